@@ -125,6 +125,7 @@ class Geometry:
     head_bias: bool
     eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    down_bias: bool | None = None  # of the feed-forward's last projection; None: as `mlp_bias`
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens
     num_token_types: int = 0

@@ -50,6 +50,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_bias: bool = False
     attention_out_bias: bool = False  # bias of the output projection, in families with a separate field for it
     mlp_bias: bool = False
+    down_bias: bool | None = None  # of the feed-forward's last projection; None: as `mlp_bias`
     sliding_window: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     use_sliding_window: bool = False
     max_window_layers: int = 28

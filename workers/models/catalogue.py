@@ -27,10 +27,12 @@ from .families.gptj import GPTJ
 from .families.granite import GRANITE
 from .families.granitemoe import GRANITE_MOE
 from .families.granitemoehybrid import GRANITE_MOE_HYBRID
+from .families.gte import GTE
 from .families.helium import HELIUM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.jamba import JAMBA
+from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
 from .families.llama import LLAMA
@@ -46,6 +48,7 @@ from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nemotron import NEMOTRON
 from .families.nemotron_h import NEMOTRON_H
+from .families.nomic_bert import NOMIC_BERT
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
@@ -58,7 +61,7 @@ from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .families.qwen3_next import QWEN3_NEXT
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from .families.roberta import ROBERTA
+from .families.roberta import DATA2VEC_TEXT, ROBERTA
 from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
 from .families.stablelm import STABLELM
@@ -83,9 +86,13 @@ FAMILIES = (
     BERT,
     COLBERT,
     ROBERTA,
+    DATA2VEC_TEXT,
     MODERNBERT,
     DISTILBERT,
     MPNET,
+    NOMIC_BERT,
+    GTE,
+    JINA_EMBEDDINGS_V3,
     GPT_NEOX,
     GPTJ,
     FALCON,

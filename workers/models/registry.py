@@ -128,6 +128,7 @@ def geometry_of(
         qkv_bias=biases.qkv,
         output_bias=biases.output,
         mlp_bias=biases.mlp,
+        down_bias=biases.down,
         qk_norm=family.qk_norm,
         whole_qk_norm=family.whole_qk_norm,
         clip_qkv=config.clip_qkv,

@@ -1,7 +1,7 @@
 """From pooled hidden states to the vectors of an answer: dense layers, then normalisation or an activation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -30,6 +30,12 @@ class LabelLayer(NamedTuple):
     name: str  # the tensors' names without ".weight" and ".bias"
     activation: LayerActivation = "none"
     norm: str = ""  # the same for a layer norm after the activation; "": none
+    other_names: tuple[str, ...] = ()  # of the tensors, in checkpoints of other formats
+
+    def found_in(self, tensors: Collection[str]) -> "LabelLayer":
+        """The layer by its name in this checkpoint; its first name if it has none."""
+        names = (self.name, *self.other_names)
+        return self._replace(name=next((each for each in names if f"{each}.weight" in tensors), self.name))
 
 
 class DenseFields(msgspec.Struct, frozen=True):
@@ -116,7 +122,7 @@ def label_layers(
     `num_labels` 0: the last has as many outputs as its tensor has rows. Raises ConfigError for a tensor that is
     missing, not finite or of the wrong shape.
     """
-    found = []
+    found, layers = [], [layer.found_in(checkpoint.entries) for layer in layers]
     for layer in layers:
         outputs = (num_labels or _num_rows(checkpoint, layer)) if layer is layers[-1] else hidden_size
         norm = _norm(checkpoint, layer.norm, hidden_size, eps) if layer.norm else None

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from ..tiny_models.checkpoints import SHAPE, randomise
 
 
-def write_reference(folder: Path, name: str, options: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
+def write_reference(
+    folder: Path, name: str, options: dict[str, Any], dtype: torch.dtype = torch.float32, **save: Any
+) -> Any:
     """Write a random model of transformers' class `name` in `dtype`, and return its float32 model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -24,7 +26,7 @@ def write_reference(folder: Path, name: str, options: dict[str, Any], dtype: tor
         config = cls.config_class(**{**own, **given, **options}, attn_implementation="eager")
         model = cls(config).eval()
         randomise(model)
-        model.to(dtype).save_pretrained(folder)
+        model.to(dtype).save_pretrained(folder, **save)
         return cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 

@@ -25,12 +25,18 @@ ENCODERS = {
     "BertModel": {"max_position_embeddings": 256},
     "RobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "XLMRobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "CamembertModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "Data2VecTextModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "ModernBertModel": {"max_position_embeddings": 256, "local_attention": 32, "cls_token_id": 1, "sep_token_id": 2},
     "MPNetModel": {"max_position_embeddings": 258},
+    "NomicBertModel": {"max_position_embeddings": 256},
+    "GteModel": {"max_position_embeddings": 256},
+    "JinaEmbeddingsV3Model": {"max_position_embeddings": 256},
     "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
 }
+WITH_TYPES = "BertModel", "NomicBertModel"
 BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
-BITS += [("MPNetModel", torch.float16)]
+BITS += [("MPNetModel", torch.float16), ("GteModel", torch.bfloat16)]
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +63,13 @@ def test_each_kind_of_vector_agrees_with_transformers_hidden_states(name, tmp_pa
         assert_near(vectors(model, prompt, task="token_embed", use_activation=False), hidden)
 
 
-@pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(("name", "labels"), [("BertModel", 1), ("RobertaModel", 1), *((name, 3) for name in ENCODERS)])
 def test_scores_of_labels_agree_with_transformers_and_use_token_types(name, labels, tmp_path, pools):
     options = {**ENCODERS[name], "num_labels": labels}
     expected_model = write_reference(tmp_path, name.replace("Model", "ForSequenceClassification"), options)
     prompt, border = tokens(60), 20
     types = torch.tensor([[int(place >= border) for place in range(len(prompt))]])
-    inputs = {"token_type_ids": types} if name == "BertModel" else {}
+    inputs = {"token_type_ids": types} if name in WITH_TYPES else {}
     scores = label_scores(expected_model, prompt, **inputs)
     probabilities = 1 / (1 + np.exp(-scores)) if labels == 1 else np.exp(scores) / np.exp(scores).sum()
     for pool in pools:
@@ -72,7 +77,7 @@ def test_scores_of_labels_agree_with_transformers_and_use_token_types(name, labe
         pair = {"task": "classify", "second_text": border}
         assert_near(vectors(model, prompt, **pair, use_activation=False), scores)
         assert_near(vectors(model, prompt, **pair), probabilities)
-        if name == "BertModel":
+        if name in WITH_TYPES:
             assert not np.allclose(vectors(model, prompt, task="classify", use_activation=False), scores, rtol=1e-3)
 
 

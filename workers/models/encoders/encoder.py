@@ -1,4 +1,4 @@
-"""BERT-style encoders: bidirectional attention and post-norms."""
+"""BERT-style encoders: bidirectional attention and post-norms, with learned positions or rotated heads."""
 
 from dataclasses import dataclass
 
@@ -40,5 +40,4 @@ class Encoder(Model):
         if self.token_types is not None:
             types = torch.zeros_like(batch.token_ids) if batch.token_types is None else batch.token_types
             hidden.add_(self.token_types.index_select(0, types))
-        assert self.positions is not None, "the encoder has no learned positions"
-        return hidden.add_(self.positions.rows(batch.positions))
+        return hidden if self.positions is None else hidden.add_(self.positions.rows(batch.positions))

@@ -30,6 +30,7 @@ class Biases:
     output: bool = False
     mlp: bool = False
     head: bool = False
+    down: bool | None = None  # of the feed-forward's last projection; None: as `mlp`
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""RoBERTa and XLM-RoBERTa: as BERT, with one token type; positions begin at pad_token_id + 1."""
+"""RoBERTa and models that are named after it: as BERT, with one token type; positions begin at pad_token_id + 1."""
 
 from dataclasses import replace
 from typing import Any
+
+from paged_serve.protocol.errors import ConfigError
 
 from ...pooling.head import LabelLayer
 from . import bert
@@ -11,6 +13,11 @@ FIRST_POSITION = 2
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
+    if fields.get("lora_adaptations"):
+        raise ConfigError(
+            "config.json: lora_adaptations is of the first format of jina-embeddings-v3, which is not supported; serve "
+            "jinaai/jina-embeddings-v3-hf, which has the format of transformers"
+        )
     found = bert.config({"pad_token_id": 1} | fields)
     need("RoBERTa", found, pad_token_id=FIRST_POSITION - 1)
     return without_first_positions(found)
@@ -26,8 +33,14 @@ def without_first_positions(found: dict[str, Any]) -> dict[str, Any]:
 ROBERTA = replace(
     bert.BERT,
     name="roberta",
-    architectures=("RobertaModel", "XLMRobertaModel"),
+    architectures=("RobertaModel", "XLMRobertaModel", "CamembertModel"),
     weight_names=bert.weight_names("roberta", FIRST_POSITION),
     config=config,
     label_layers=(LabelLayer("classifier.dense", "tanh"), LabelLayer("classifier.out_proj")),
+)
+DATA2VEC_TEXT = replace(
+    ROBERTA,
+    name="data2vec_text",
+    architectures=("Data2VecTextModel",),
+    weight_names=bert.weight_names("data2vec_text", FIRST_POSITION),
 )

@@ -91,6 +91,7 @@ class WeightNames:
     project_out: str = ""  # from the layers to the output head
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    is_up_first: bool = False  # the matrix of gate and up has up first
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     latent: LatentNames = LatentNames()
@@ -101,9 +102,15 @@ class WeightNames:
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
     unused_prefixes: tuple[str, ...] = ()  # beginnings of others
+    others: tuple["WeightNames", ...] = ()  # the names in checkpoints of another format
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
-        """The names in this checkpoint. In a checkpoint saved without a head they lack the common prefix.
+        """The names in this checkpoint, by its format; those of `self` if it has neither."""
+        formats = [each._with_prefix_of(tensors) for each in (self, *self.others)]
+        return next((each for each in formats if each.mlp_norm.format(0) in tensors), formats[0])
+
+    def _with_prefix_of(self, tensors: Collection[str]) -> "WeightNames":
+        """In a checkpoint saved without a head, names lack the common prefix.
 
         In a model that also reads images or audio they have one of its text part.
         """

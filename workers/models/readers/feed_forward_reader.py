@@ -58,12 +58,15 @@ class FeedForwardReader(ProjectionReader):
         if (experts := geometry.experts_of(index)) is not None:
             return self._experts(index, experts)
         gate_up = self._gate_up((names.gate, names.up), index, geometry.intermediate_size, geometry.mlp_bias)
-        size, bias = geometry.intermediate_size, geometry.mlp_bias
+        size, bias = geometry.intermediate_size, geometry.down_bias
+        bias = geometry.mlp_bias if bias is None else bias
         down = self._row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
         return DenseFeedForward(gate_up, geometry.activation, down, ops)
 
     def _gate_up(self, names: tuple[str, str], index: int, size: int, bias: bool) -> Linear:
-        rows = stacked_rows([name.format(index) for name in self._into(names)], size, self._even_span(size))
+        order = slice(None, None, -1 if self._names.is_up_first else 1)
+        inside = [name.format(index) for name in self._into(names)[order]]
+        rows = stacked_rows(inside, size, self._even_span(size))[order]
         return self._column_parallel(rows, self._geometry.hidden_size, bias)
 
     def _into(self, names: tuple[str, str]) -> tuple[str, ...]:
