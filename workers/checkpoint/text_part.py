@@ -28,10 +28,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
     ),
     "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen2_5_omni_text": ("Qwen2ForCausalLM", {}),
     "qwen2_5_vl_text": ("Qwen2ForCausalLM", {}),
     "qwen2_vl_text": ("Qwen2ForCausalLM", {}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", {}),
+    "qwen3_omni_moe_text": ("Qwen3MoeForCausalLM", {}),
     "qwen3_vl_moe_text": ("Qwen3MoeForCausalLM", {"norm_topk_prob": True}),
     "qwen3_vl_text": ("Qwen3ForCausalLM", {}),
 }
@@ -55,7 +57,12 @@ WHOLE_MODELS: dict[str, str] = {
     "Mistral3ForConditionalGeneration": "mistral",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
+    "Qwen2_5OmniForConditionalGeneration": "qwen2_5_omni_text",
+    "Qwen2_5OmniModel": "qwen2_5_omni_text",
+    "Qwen2_5OmniThinkerForConditionalGeneration": "qwen2_5_omni_text",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
+    "Qwen3OmniMoeForConditionalGeneration": "qwen3_omni_moe_text",
+    "Qwen3OmniMoeThinkerForConditionalGeneration": "qwen3_omni_moe_text",
     "Qwen3VLForConditionalGeneration": "qwen3_vl_text",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe_text",
     "SmolVLMForConditionalGeneration": "llama",
@@ -70,6 +77,7 @@ BEGINNINGS: Final = (
     ("language_model.model.", "language_model.lm_head."),
     ("model.language_model.", HEAD),
     ("model.text_model.", HEAD),
+    ("thinker.model.", "thinker.lm_head."),
 )
 BESIDE: Final = "mtp."  # layers for multi-token prediction, which are not inside
 
@@ -77,7 +85,10 @@ BESIDE: Final = "mtp."  # layers for multi-token prediction, which are not insid
 def read_fields(folder: Path) -> dict[str, Any]:
     """The fields of config.json, or of a model with other parts those of its text part. Raises ConfigError."""
     fields = read_json_file(folder / "config.json", dict[str, Any])
-    return _text_fields(folder, fields) if _whole_model(fields) else fields
+    if not (whole := _whole_model(fields)):
+        return fields
+    thinker = fields.get("thinker_config")  # of models that also speak: what reads and writes
+    return _text_fields(folder / "config.json", whole, fields | thinker if isinstance(thinker, dict) else fields)
 
 
 def has_other_parts(folder: Path) -> bool:
@@ -114,24 +125,21 @@ def _beginnings(tensors: Collection[str]) -> tuple[str, str]:
     return next((begun for begun, embedding in embeddings if embedding in tensors), (USUAL, HEAD))
 
 
-def _text_fields(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+def _text_fields(path: Path, whole: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the text part of the model `whole`, with those of the other parts in `fields`."""
     text = fields.get("text_config")
     if text is None:  # files of Qwen2-VL have the fields of its text beside those of its other parts
-        text = {"model_type": WHOLE_MODELS[_whole_model(fields)]} | {
-            name: value for name, value in fields.items() if name not in ("architectures", "model_type")
-        }
+        text = fields | {"model_type": WHOLE_MODELS[whole]}
     if not isinstance(text, dict):
-        raise ConfigError(f"{folder / 'config.json'}: text_config={text!r} must be an object")
-    kind = text.get("model_type") or WHOLE_MODELS[_whole_model(fields)]
+        raise ConfigError(f"{path}: text_config={text!r} must be an object")
+    kind = text.get("model_type") or WHOLE_MODELS[whole]
     if kind not in KINDS:
         raise ConfigError(
-            f"{folder / 'config.json'}: text_config.model_type={kind!r} is not supported in {_whole_model(fields)}; "
-            f"supported: {', '.join(KINDS)}"
+            f"{path}: text_config.model_type={kind!r} is not supported in {whole}; supported: {', '.join(KINDS)}"
         )
     architecture, defaults = KINDS[kind]
     of_whole = {name: fields[name] for name in OF_WHOLE if fields.get(name) is not None}
-    stated = {name: value for name, value in text.items() if value is not None}
-    return defaults | text | stated | of_whole | {"architectures": [architecture]}
+    return defaults | text | of_whole | {"architectures": [architecture]}
 
 
 def _whole_model(fields: dict[str, Any]) -> str:

@@ -19,8 +19,9 @@ from ..adapters.loaded import adapted, load, step_of
 from ..paged_loop import PagedLoop
 from ..tiny_models.checkpoints import ours, random_tokens, randomise
 from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
-from ..tiny_models.text_part_variants import TEXT, VARIANTS
+from ..tiny_models.text_part_variants import PATCHES, TEXT, VARIANTS
 
+HEARING = ("Voxtral", "Qwen2Audio", "Qwen2_5OmniThinker", "Qwen3OmniMoeThinker")
 PROMPT = random_tokens(100)
 
 
@@ -39,7 +40,9 @@ def make(name, folder):
         import transformers
 
         text, other = VARIANTS[name]
-        beside = {"audio_config" if "Audio" in name or name == "Voxtral" else "vision_config": other}
+        beside = {"audio_config" if name in HEARING else "vision_config": other}
+        if "Thinker" in name:
+            beside |= {"vision_config": PATCHES}
         config = getattr(transformers, f"{name}Config")(text_config=TEXT | text, **beside)
         config._attn_implementation = "eager"
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
@@ -70,9 +73,11 @@ def test_float32_logits_of_text_agree_with_transformers(name, tmp_path):
 def test_every_architecture_is_compared_with_transformers_and_has_its_place_on_the_page_of_models():
     page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("### Models that also read")[2]
     cells = [line.split("|")[1] for line in page.partition("**Mixtures")[0].splitlines() if line.startswith("| `")]
-    listed = {name for cell in cells for name in cell.split("`")[1::2]}
-    assert {f"{name}ForConditionalGeneration" for name in listed | {"Kimi_K25"}} == WHOLE_MODELS.keys()
-    assert listed | {"Kimi_K25"} == VARIANTS.keys() | {"KimiK25"}  # two names of the same
+    listed = {name for cell in cells for name in cell.split("`")[1::2] if not name.endswith("Model")}
+    speaking = {"Qwen2_5Omni", "Qwen3OmniMoe"}  # they hold a thinker
+    names = {f"{name}ForConditionalGeneration" for name in listed | {f"{each}Thinker" for each in speaking}}
+    assert names | {"Kimi_K25ForConditionalGeneration", "Qwen2_5OmniModel"} == WHOLE_MODELS.keys()
+    assert listed - speaking | {"Kimi_K25"} == {name for name in VARIANTS if "Thinker" not in name} | {"KimiK25"}
 
 
 BOTH = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
@@ -102,6 +107,18 @@ def test_fields_of_text_may_be_beside_those_of_other_parts(tmp_path):
     rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "rope_theta": 1e4}
     del text["rope_parameters"]
     path.write_text(json.dumps(text | rope | fields))
+    assert agree(logits(tmp_path), expected)
+
+
+@pytest.mark.parametrize("whole", ["Qwen2_5OmniModel", "Qwen3OmniMoeForConditionalGeneration"])
+def test_a_model_that_speaks_is_served_by_what_reads_and_writes_in_it(whole, tmp_path):
+    expected = make("Qwen2_5OmniThinker" if "2_5" in whole else "Qwen3OmniMoeThinker", tmp_path)
+    renamed(tmp_path, {"": "thinker."})
+    tensors = load_file(tmp_path / "model.safetensors") | {"talker.model.embed_tokens.weight": torch.ones(9, 9)}
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    fields = json.loads((tmp_path / "config.json").read_text())
+    fields = {"architectures": [whole], "thinker_config": fields, "talker_config": {"hidden_size": 9}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
     assert agree(logits(tmp_path), expected)
 
 

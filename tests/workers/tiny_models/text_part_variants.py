@@ -30,6 +30,13 @@ PATCHES = {
     "fullatt_block_indexes": [0],
     "deepstack_visual_indexes": [0],
 }
+SOUND = {
+    "d_model": 16,
+    "encoder_ffn_dim": 24,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "output_dim": 64,
+}
 CLIP, SIGLIP = IMAGES | {"model_type": "clip_vision_model"}, IMAGES | {"model_type": "siglip_vision_model"}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
@@ -81,8 +88,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Glm4vMoe": (HALF_ROTATED | EXPERTS | {"n_routed_experts": 8}, PATCHES),
     "Kimi_K25": (LATENT | EXPERTS | {"model_type": "deepseek_v3"}, IMAGES),
     "Voxtral": ({"model_type": "llama"}, IMAGES),
-    "Qwen2Audio": (
-        {"model_type": "qwen2"},
-        {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2},
-    ),
+    "Qwen2Audio": ({"model_type": "qwen2"}, SOUND),
+    "Qwen2_5OmniThinker": (rotated(2, 3, 3), SOUND),
+    "Qwen3OmniMoeThinker": (rotated(2, 3, 3) | EXPERTS | {"num_experts": 8}, SOUND),
 }
