@@ -38,7 +38,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
         known = " and ".join(GATED)
         raise ConfigError(f"config.json: activation_function={given!r} is not supported for Nomic BERT; {known} are")
     found = renamed(fields, FIELDS, **DEFAULTS) | {"num_key_value_heads": None}
-    found["hidden_act"] = GATED.get(given, found["hidden_act"])
+    if given is not None:
+        found["hidden_act"] = GATED[given]
     return with_trained_positions(found)
 
 
