@@ -123,7 +123,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     part_multipliers: PartMultipliers = PartMultipliers()
     mamba_conv_bias: bool = True
     mamba_proj_bias: bool = False
-    full_attention_interval: Annotated[int, Meta(ge=1)] = 4  # Qwen3-Next: every n-th layer has attention
+    full_attention_interval: Annotated[int, Meta(ge=1)] = 4  # Qwen3-Next, Qwen3.5: every n-th layer has attention
     linear_num_value_heads: Size = 32
     linear_num_key_heads: Size = 16
     linear_key_head_dim: Size = 128

@@ -1,4 +1,4 @@
-"""Attention whose outputs have a gate (Qwen3-Next)."""
+"""Attention whose outputs have a gate (Qwen3-Next, Qwen3.5)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A gated delta net as a mixer (Qwen3-Next)."""
+"""A gated delta net as a mixer (Qwen3-Next, Qwen3.5)."""
 
 from dataclasses import dataclass
 

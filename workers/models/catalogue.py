@@ -59,6 +59,7 @@ from .families.phi3 import PHI3
 from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
+from .families.qwen3_5 import QWEN3_5, QWEN3_5_MOE
 from .families.qwen3_next import QWEN3_NEXT
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import DATA2VEC_TEXT, ROBERTA
@@ -135,6 +136,8 @@ FAMILIES = (
     GLM4_MOE_LITE,
     MINICPM3,
     QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

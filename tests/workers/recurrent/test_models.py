@@ -96,7 +96,7 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("variant", ["granite4", "qwen3-next", "nemotron-h", "jamba", "mamba-biased", "falcon-h1"])
+@pytest.mark.parametrize("variant", ["granite4", "qwen3.5", "nemotron-h", "jamba", "mamba-biased", "falcon-h1"])
 def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")

@@ -38,7 +38,12 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-CLASSES = {"GPT2": "GPT2LMHeadModel", "Llama4Text": "Llama4ForCausalLM"}
+CLASSES = {
+    "GPT2": "GPT2LMHeadModel",
+    "Llama4Text": "Llama4ForCausalLM",
+    "Qwen3_5Text": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
+}
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 VARIANTS = DENSE_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
 CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS)  # each keeps the whole contract

@@ -19,6 +19,8 @@ FAMILIES: dict[str, dict[str, Any]] = {  # what their checkpoints need so that t
     "deepseek-v3": {"num_hidden_layers": 3},
     "glm4-moe-lite": {"num_hidden_layers": 4, "mlp_layer_types": ("sparse", "dense", "sparse", "sparse")},
     "qwen3-next": {"num_hidden_layers": 5, "layer_types": (LINEAR, FULL, LINEAR, LINEAR, FULL)},
+    "qwen3.5": {"num_hidden_layers": 4, "layer_types": (LINEAR, FULL, LINEAR, FULL), "tie_word_embeddings": False},
+    "qwen3.5-moe": {"num_hidden_layers": 4, "layer_types": (LINEAR, FULL, LINEAR, FULL)},
 }
 OUTPUTS = ("o_proj.weight", "out_proj.weight", "down_proj", "down_proj.weight")  # of mixers and feed-forwards
 
@@ -67,11 +69,11 @@ def made(family: str, folder: Path, dtype: torch.dtype = torch.bfloat16, **field
     tensors, last = load_file(folder / "model.safetensors"), f"model.layers.{layers - 1}."
     beginning, layer = last, last
     names = "enorm.weight", "hnorm.weight", "eh_proj", "shared_head.norm.weight"
-    if family == "qwen3-next":
+    if is_qwen := family.startswith("qwen"):
         beginning, layer = "mtp.", "mtp.layers.0."
         names = "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "fc", "norm.weight"
     tensors = {name.replace(last, layer): each for name, each in tensors.items()}
-    found = Made(folder, tensors, layer, *(beginning + name for name in names), family != "qwen3-next")
+    found = Made(folder, tensors, layer, *(beginning + name for name in names), not is_qwen)
     size, generator = config["hidden_size"], torch.Generator().manual_seed(5)
     for name in found.norms:
         tensors[name] = (1 + 0.3 * torch.randn(size, generator=generator)).to(dtype)

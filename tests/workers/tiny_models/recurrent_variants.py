@@ -13,6 +13,12 @@ NEMOTRON_LAYERS = {
 }
 # Layers have 96 channels. transformers would keep residuals in float32, whatever the dtype.
 MAMBA1_LAYERS = {"state_size": 24, "time_step_rank": 6, "residual_in_fp32": False}
+QWEN_LAYERS = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 24,
+}
 FALCON_H1_MULTIPLIERS = {
     "embedding_multiplier": 5.7,
     "lm_head_multiplier": 0.11,
@@ -92,10 +98,25 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
         "head_dim": 32,
-        "linear_num_key_heads": 4,
-        "linear_num_value_heads": 8,
-        "linear_key_head_dim": 20,
-        "linear_value_head_dim": 24,
+        **QWEN_LAYERS,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 80,
+    },
+    "qwen3.5": {
+        "family": "Qwen3_5Text",
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+        "head_dim": 32,
+        **QWEN_LAYERS,
+        "tie_word_embeddings": True,
+    },
+    "qwen3.5-moe": {
+        "family": "Qwen3_5MoeText",
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        **QWEN_LAYERS,
         "num_experts": 10,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 48,

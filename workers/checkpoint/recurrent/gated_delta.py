@@ -1,4 +1,4 @@
-"""The gated delta net (arXiv 2412.06464) of Qwen3-Next."""
+"""The gated delta net (arXiv 2412.06464) of Qwen3-Next and Qwen3.5."""
 
 from dataclasses import dataclass, replace
 from math import prod

@@ -1,17 +1,21 @@
 """Qwen3-Next: most layers are gated delta nets; the others have attention with gates, and all have experts."""
 
-from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ..names.mtp_names import QWEN_MTP_NAMES
+from ..names.recurrent_names import GatedDeltaNames
 from ..names.weight_names import WeightNames
 from .family import FULL, Family, need, partial_rope_everywhere, renamed
 from .mamba2_layers import LINEAR
 from .qwen_moe import experts
 
+NAMES = GatedDeltaNames(
+    by_key_head="model.layers.{}.linear_attn.in_proj_qkvz",
+    gates_by_key_head="model.layers.{}.linear_attn.in_proj_ba",
+)
 DEFAULTS = {
     "partial_rotary_factor": 0.25,
     "num_experts": 512,
@@ -39,7 +43,7 @@ def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
 QWEN3_NEXT = Family(
     name="qwen3_next",
     architectures=("Qwen3NextForCausalLM",),
-    weight_names=replace(WeightNames(), unused_prefixes=("mtp.",)),
+    weight_names=WeightNames(gated_delta=NAMES, unused_prefixes=("mtp.",)),
     norm="rms_less_1",
     qk_norm=True,
     default_head_dim=256,

@@ -34,10 +34,16 @@ class Mamba2Names:
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaNames:
-    """Likewise."""
+    """Likewise. If `query`, `key` and `value` are the same name, that matrix has all of them, in this order."""
 
-    into: str = "model.layers.{}.linear_attn.in_proj_qkvz"  # of each key head: query, key, its values and their gates
-    into_gates: str = "model.layers.{}.linear_attn.in_proj_ba"  # of each key head: b, then alpha, of its heads
+    query: str = "model.layers.{}.linear_attn.in_proj_qkv"
+    key: str = "model.layers.{}.linear_attn.in_proj_qkv"
+    value: str = "model.layers.{}.linear_attn.in_proj_qkv"
+    gates: str = "model.layers.{}.linear_attn.in_proj_z"
+    b: str = "model.layers.{}.linear_attn.in_proj_b"
+    alpha: str = "model.layers.{}.linear_attn.in_proj_a"
+    by_key_head: str = ""  # instead of the first four: of each key head its query, key, values and their gates
+    gates_by_key_head: str = ""  # instead of b and alpha: of each key head b, then alpha, of its heads
     convolution: str = "model.layers.{}.linear_attn.conv1d"
     a_log: str = "model.layers.{}.linear_attn.A_log"
     dt_bias: str = "model.layers.{}.linear_attn.dt_bias"

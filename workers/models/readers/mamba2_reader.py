@@ -30,7 +30,7 @@ class Mamba2Reader(FeedForwardReader):
         into, convolution = names.into.format(index), names.convolution.format(index)
         gates, *of_conv, steps = _spans(kind, group.rank, group.size)
         total = inner + kind.channels + kind.heads
-        rows = [Rows(into, total, span) for span in _joined((gates, *of_conv, steps))]
+        rows = [Rows(into, total, span) for span in joined_spans((gates, *of_conv, steps))]
         here = slice(*kind.heads_of(group.rank, group.size))
         vectors = (name.format(index) for name in (names.a_log, names.d, names.dt_bias))
         a_log, d, dt_bias = (self._per_head(name, kind.heads)[here] for name in vectors)
@@ -95,7 +95,7 @@ def _spans(kind: Mamba2Layer, rank: int, tp_size: int) -> list[Span]:
     return spans
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
+def joined_spans(spans: Sequence[Span]) -> list[Span]:
     """The same rows, adjacent spans as one."""
     found = [spans[0]]
     for first, last in spans[1:]:

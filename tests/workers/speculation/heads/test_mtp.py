@@ -260,7 +260,8 @@ def test_a_damaged_layer_is_refused_by_name(family, pool, tmp_path):
         for name in [name for name in tensors if name.startswith(beginning)]:
             del tensors[name]
 
-    joining, of_layer = f"{found.joining}.weight", f"{found.layer}mlp.experts.1.up_proj.weight"
+    joining = f"{found.joining}.weight"
+    of_layer = found.layer + ("mlp.up_proj.weight" if family == "qwen3.5" else "mlp.experts.1.up_proj.weight")
     refused(f"no tensor {joining}, nor any other of a layer for multi-token prediction: .* without", all_of_the_layer)
     for name in (joining, *found.norms, f"{found.layer}self_attn.o_proj.weight", of_layer):
         refused(f"has no tensor {name}", lambda tensors, name=name: tensors.pop(name))
