@@ -129,7 +129,8 @@ class Geometry:
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens
     num_token_types: int = 0
-    projected_size: int = 0  # of token embeddings and returned vectors, if projections surround the layers
+    num_task_types: int = 0  # each token also adds the embedding of the first
+    projected_size: int = 0  # of token embeddings and, unless bidirectional, returned vectors; 0: as the layers
     usual_max_len: int | None = None  # tokens; the default of max_model_len if less than max_position_embeddings
     scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
     logits_cap: float = 0.0
@@ -184,9 +185,19 @@ class Geometry:
         return any(self.experts)
 
     @property
-    def vector_size(self) -> int:
-        """The size of a token's own embedding, and of the vectors that `forward` returns."""
+    def embedding_size(self) -> int:
+        """The size of a token's own embedding."""
         return self.projected_size or self.hidden_size
+
+    @property
+    def position_size(self) -> int:
+        """The size of learned positions: encoders add them before embeddings are projected, decoders after."""
+        return self.embedding_size if self.is_bidirectional else self.hidden_size
+
+    @property
+    def vector_size(self) -> int:
+        """The size of the vectors that `forward` returns."""
+        return self.hidden_size if self.is_bidirectional else self.embedding_size
 
     @property
     def scale(self) -> float:

@@ -77,11 +77,13 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # the divisor of logits
     original_max_position_embeddings: int | None = None
     type_vocab_size: Size = 0  # encoders: the number of token types
+    task_type_vocab_size: Size = 3  # ERNIE, with use_task_id
+    use_task_id: bool = False
     use_parallel_residual: bool = False
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one
     do_layer_norm_before: bool = True  # OPT: norms before attention and feed-forward; else after each addition
-    word_embed_proj_dim: Size | None = None  # OPT: the size of token embeddings; None: hidden_size
+    word_embed_proj_dim: Size | None = None  # the size of token embeddings; None: hidden_size
     clip_qkv: Annotated[float, Meta(gt=0)] | None = None
     num_experts: Size = 0
     num_experts_per_tok: Size = 0

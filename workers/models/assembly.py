@@ -47,7 +47,7 @@ class Assembly(LatentReader, ParallelMixerReader):
         heads = self._heads()
         attention, ops = self._backend.attention(heads), self._backend.ops(heads)
         embedding, head = self._vocabulary()
-        embedding_norm = self._norm_if_named(names.embedding_norm, 0)
+        embedding_norm = self._norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
         positions = self._positions() if geometry.learned_positions else None
         layers = [self._layer(index, ops, attention) for index in range(geometry.num_layers)]
         final_norm = self._final_norm(layers)
@@ -108,7 +108,7 @@ class Assembly(LatentReader, ParallelMixerReader):
         geometry = self._geometry
         if self._adapters is None:
             return embedding
-        name, sizes = self._names.embedding.removesuffix(".weight"), (geometry.vocab_size, geometry.vector_size)
+        name, sizes = self._names.embedding.removesuffix(".weight"), (geometry.vocab_size, geometry.embedding_size)
         return self._adapters.embedding(embedding, name, *sizes, geometry.multipliers.embedding)
 
     def _output_head(self, head: Linear) -> OutputHead:
@@ -246,7 +246,7 @@ class Assembly(LatentReader, ParallelMixerReader):
     def _vocabulary_table(self, name: str) -> Weight:
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
-        part = MatrixPart((self._geometry.vocab_size, self._geometry.vector_size), 0, start, stop)
+        part = MatrixPart((self._geometry.vocab_size, self._geometry.embedding_size), 0, start, stop)
         stored = self._source.tables.read(name.removesuffix(".weight"), part)
         self._loaded(stored.nbytes)
         _, held = self._held(name, with_outputs(stored, rows))
@@ -263,4 +263,4 @@ class Assembly(LatentReader, ParallelMixerReader):
         geometry, name, first = self._geometry, self._names.positions, self._names.first_position
         count = geometry.max_position_embeddings
         rows = -(-count // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-        return self._table_rows(name, (first + count, geometry.hidden_size), (first, first + count), rows)
+        return self._table_rows(name, (first + count, geometry.position_size), (first, first + count), rows)

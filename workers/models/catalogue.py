@@ -8,6 +8,9 @@ from .families.cohere import COHERE, COHERE2
 from .families.colbert import COLBERT
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
+from .families.electra import ELECTRA
+from .families.ernie import ERNIE
+from .families.eurobert import EUROBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
 from .families.falcon import FALCON
@@ -67,6 +70,7 @@ from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
 from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
+from .families.xlm_roberta_xl import XLM_ROBERTA_XL
 
 FAMILIES = (
     LLAMA,
@@ -94,6 +98,10 @@ FAMILIES = (
     NOMIC_BERT,
     GTE,
     JINA_EMBEDDINGS_V3,
+    ELECTRA,
+    EUROBERT,
+    XLM_ROBERTA_XL,
+    ERNIE,
     GPT_NEOX,
     GPTJ,
     FALCON,

@@ -67,7 +67,7 @@ def load_model(
         raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
     hidden_size = geometry.vector_size
     own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
-    spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size)
+    spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size, family.label_pooling)
     checkpoint = open_checkpoint(path, geometry.dtype)
     if has_other_parts(path):
         log.info("text is served alone: the model's parts for images or audio are not loaded")

@@ -48,7 +48,8 @@ def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple
             of_head |= {f"{stem}ForTokenClassification": "token_labels"}
             if family.reward_layers:
                 of_head |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
-            of_head |= {f"{stem}ForMaskedLM": "none"} if family.is_bidirectional else {name: "tokens"}
+            for_training: dict[str, Head] = {f"{stem}ForMaskedLM": "none", f"{stem}ForPreTraining": "none"}
+            of_head |= for_training if family.is_bidirectional else {name: "tokens"}
             if family.projection:
                 of_head = {name: "projection"}
             for given in architectures:
@@ -154,6 +155,7 @@ def geometry_of(
         latent=latent,
         has_gated_attention=family.has_gated_attention,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
+        num_task_types=config.task_type_vocab_size if family.weight_names.task_types else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 

@@ -20,6 +20,13 @@ def add_in_order(total: NDArray[np.float32], rows: Vectors) -> None:
         total += row
 
 
+def mean(rows: Vectors) -> Vectors:
+    """The mean of the rows, as one row."""
+    total = np.zeros(rows.shape[1], np.float32)
+    add_in_order(total, rows)
+    return (total / np.float32(len(rows)))[None]
+
+
 def product(x: Vectors, weight: Vectors, bias: NDArray[np.float32] | None) -> Vectors:
     """x [rows, in] times weight [out, in] transposed, plus bias [out]; float32 sums, in the order of the inputs."""
     total = np.zeros((len(x), len(weight)), np.float32)

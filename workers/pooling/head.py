@@ -17,7 +17,7 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams
 
 from ..checkpoint.conversion import converted
 from ..checkpoint.safetensors_files import Checkpoint, check_names
-from .arithmetic import Vectors, each, gelu, layer_normalized, normalized, product, sigmoid, softmax
+from .arithmetic import Vectors, each, gelu, layer_normalized, mean, normalized, product, sigmoid, softmax
 from .spec import PoolingSpec
 
 LayerActivation = Literal["none", "tanh", "relu", "gelu"]
@@ -104,6 +104,8 @@ class PoolingHead:
         if params.task != "token_embed" or self.spec.is_late_interaction:
             for layer in self.layers:
                 pooled = layer(pooled)
+        if self.spec.averages_scores:
+            pooled = mean(pooled)
         if params.task in ("embed", "token_embed"):
             cut = pooled[:, : params.dimensions]
             return normalized(cut) if params.use_activation and self.spec.normalizes else cut

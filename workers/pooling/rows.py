@@ -108,7 +108,8 @@ class PoolingRows:
         for new in new_rows:
             self._rows.pop(new.row, None)
             if (params := new.pooling_params) is not None:
-                kind = None if params.task.startswith("token_") else self._head.spec.kind
+                of_tokens = params.task.startswith("token_") or self._head.spec.averages_scores
+                kind = None if of_tokens else self._head.spec.kind
                 row = self._rows[new.row] = PoolingRow(params, kind)
                 if params.step_tag_id is not None:
                     row.chosen = np.frombuffer(new.token_ids, "<i4") == params.step_tag_id

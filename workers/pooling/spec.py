@@ -15,6 +15,7 @@ from paged_serve.protocol.messages.pooling_params import Task
 from ..checkpoint.geometry import Head
 
 Kind = Literal["last", "mean", "cls"]  # pools the hidden state of the last token, of all tokens, or of the first
+LabelPooling = Literal["last", "mean", "cls", "late"]  # late: each token has scores, and they are averaged
 Activation = Literal["none", "sigmoid", "softmax"]  # of scores
 
 MODES: dict[str, Kind] = {
@@ -47,13 +48,19 @@ class LabelFields(msgspec.Struct, frozen=True):
     is_matryoshka: bool | None = None
     matryoshka_dimensions: list[int] | None = None
     sbert_ce_default_activation_function: str | None = None
-    classifier_pooling: Kind | None = None  # ModernBERT's
+    classifier_pooling: Literal["last", "mean", "cls", "bos", "late"] | None = None  # ModernBERT's, EuroBERT's
+    clf_pooling: Literal["mean", "bos", "late"] | None = None  # the same in EuroBERT's published files
     sentence_transformers: dict[str, Any] | None = None
 
     @property
     def count(self) -> int:
         """The number of labels; as in transformers, 2 by default."""
         return len(self.id2label) if self.id2label else 2 if self.num_labels is None else self.num_labels
+
+    def pooling(self, default: LabelPooling) -> LabelPooling:
+        """How a text's scores are pooled; `default`: the family's."""
+        found = self.classifier_pooling or self.clf_pooling or default
+        return "cls" if found == "bos" else found
 
     @property
     def activation(self) -> Activation:
@@ -92,6 +99,7 @@ class PoolingSpec:
     num_labels: int = 0
     activation: Activation = "none"  # of scores, unless the request opts out
     matryoshka_dimensions: tuple[int, ...] = ()  # empty: not known
+    averages_scores: bool = False  # a text's scores are the mean of its tokens' scores
 
     @property
     def is_late_interaction(self) -> bool:
@@ -99,14 +107,18 @@ class PoolingSpec:
         return "token_embed" in self.tasks and "embed" not in self.tasks
 
 
-def read_spec(folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size: int) -> PoolingSpec:
+def read_spec(
+    folder: Path, head: Head, own_kind: Kind, wanted: str, hidden_size: int, label_pooling: LabelPooling | None = None
+) -> PoolingSpec:
     """The spec of the model in `folder`. `own_kind`: the architecture's; `wanted`: the option, "auto" or a kind.
+
+    `label_pooling`: how the family pools scores; None: as `own_kind`.
 
     Raises ConfigError that names the file and its unsupported entry.
     """
     fields = read_json_file(folder / "config.json", LabelFields)
     if head not in ("tokens", "projection", "none"):
-        return _scores(fields, head, own_kind, wanted)
+        return _scores(fields, head, label_pooling or own_kind, wanted)
     modules = _modules(folder)
     kind, dense, pools = own_kind, list[str](), False
     for module in modules:
@@ -141,11 +153,12 @@ def _wanted(pooling: str, is_late: bool) -> Kind:
     return kind
 
 
-def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> PoolingSpec:
+def _scores(fields: LabelFields, head: Head, own: LabelPooling, wanted: str) -> PoolingSpec:
     """The spec of a model that scores labels, or each token. A process reward model has two labels per step."""
-    kind = fields.classifier_pooling or own_kind
-    if wanted not in ("auto", kind):
-        raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {kind} token")
+    pooling = fields.pooling(own)
+    if wanted not in ("auto", pooling):
+        raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {pooling} token")
+    is_late, kind = pooling == "late", "mean" if pooling == "late" else pooling
     match head:
         case "rewards":
             return PoolingSpec(("token_classify",), kind, False, (), 1, "none")
@@ -154,7 +167,7 @@ def _scores(fields: LabelFields, head: Head, own_kind: Kind, wanted: str) -> Poo
         case "token_labels":
             return PoolingSpec(("token_classify",), kind, False, (), fields.count, fields.activation)
         case _:
-            return PoolingSpec(("classify",), kind, False, (), fields.count, fields.activation)
+            return PoolingSpec(("classify",), kind, False, (), fields.count, fields.activation, (), is_late)
 
 
 def max_seq_length(folder: Path) -> int | None:

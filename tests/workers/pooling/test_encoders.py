@@ -32,11 +32,16 @@ ENCODERS = {
     "NomicBertModel": {"max_position_embeddings": 256},
     "GteModel": {"max_position_embeddings": 256},
     "JinaEmbeddingsV3Model": {"max_position_embeddings": 256},
+    "ElectraModel": {"max_position_embeddings": 256, "embedding_size": 32},
+    "EuroBertModel": {"max_position_embeddings": 256, "mask_token_id": 3},
+    "XLMRobertaXLModel": {**WITH_OFFSET, "type_vocab_size": 1},
+    "ErnieModel": {"max_position_embeddings": 256, "use_task_id": True},
     "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
 }
-WITH_TYPES = "BertModel", "NomicBertModel"
+WITH_TYPES = "BertModel", "NomicBertModel", "ElectraModel", "ErnieModel"
 BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
-BITS += [("MPNetModel", torch.float16), ("GteModel", torch.bfloat16)]
+BITS += [("MPNetModel", torch.float16), *((name, torch.bfloat16) for name in ("GteModel", "ElectraModel"))]
+BITS += [("EuroBertModel", torch.bfloat16), ("XLMRobertaXLModel", torch.float16)]
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +100,13 @@ def test_scores_of_each_token_agree_with_transformers(name, tmp_path, pools):
         assert_near(vectors(model, prompt, task="token_classify"), probabilities)
 
 
-def test_the_mean_is_scored_where_config_json_says_so(tmp_path, make_pool):
-    options = {**ENCODERS["ModernBertModel"], "classifier_pooling": "mean", "num_labels": 2}
-    expected = label_scores(write_reference(tmp_path, "ModernBertForSequenceClassification", options), tokens(50))
+@pytest.mark.parametrize(("family", "kind"), [("ModernBert", "mean"), ("EuroBert", "mean"), ("EuroBert", "bos")])
+def test_scores_are_pooled_as_config_json_says(family, kind, tmp_path, make_pool):
+    options = {**ENCODERS[f"{family}Model"], "classifier_pooling": kind, "num_labels": 2}
+    expected = label_scores(write_reference(tmp_path, f"{family}ForSequenceClassification", options), tokens(50))
+    if family == "EuroBert":  # as in its published files
+        file = tmp_path / "config.json"
+        file.write_text(file.read_text().replace("classifier_pooling", "clf_pooling"))
     assert_near(vectors(ours(tmp_path, pool=make_pool()), tokens(50), task="classify", use_activation=False), expected)
 
 
@@ -112,13 +121,18 @@ def test_a_local_layer_attends_to_half_its_window_on_each_side(length, modern_be
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["BertForMaskedLM", "RobertaForMaskedLM", "ModernBertForMaskedLM", "DistilBertForMaskedLM", "MPNetForMaskedLM"],
+    "name", [*(name.replace("Model", "ForMaskedLM") for name in ENCODERS), "ElectraForPreTraining"]
 )
-def test_the_head_for_masked_tokens_is_ignored(name, tmp_path):
-    expected_model = write_reference(tmp_path, name, ENCODERS[name.replace("ForMaskedLM", "Model")])
+def test_the_head_of_training_is_ignored(name, tmp_path):
+    expected_model = write_reference(tmp_path, name, ENCODERS[f"{name.partition('For')[0]}Model"])
     expected = hidden_states(expected_model, tokens(40))[0]
     assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
+
+
+def test_embeddings_of_electra_base_are_not_projected(tmp_path, make_pool):
+    options = {"max_position_embeddings": 256, "embedding_size": 64}
+    expected = hidden_states(write_reference(tmp_path, "ElectraModel", options), tokens(40))
+    assert_near(vectors(ours(tmp_path, pool=make_pool()), tokens(40), use_activation=False), expected[0])
 
 
 def test_an_encoder_from_packed_weights_has_the_same_bits(tmp_path, make_pool):

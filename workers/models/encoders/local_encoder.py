@@ -9,13 +9,13 @@ from ...batch.input_batch import InputBatch
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...mixers.attention import Attention
-from ..decoder import Model
+from .embedded import EncoderModel
 from .local_attention import LocalAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LocalEncoder(Model):
-    """A Model that returns vectors. Its layers normalise before attention and before the feed-forward (pre-norm)."""
+class LocalEncoder(EncoderModel):
+    """An encoder whose layers normalise before attention and before the feed-forward (pre-norm)."""
 
     @torch.inference_mode()
     def forward(self, batch: InputBatch, cache: KVCache) -> Tensor:
@@ -23,9 +23,7 @@ class LocalEncoder(Model):
         geometry, ops = self.geometry, self.ops
         [step] = self._steps(batch, cache)
         local = self._local(step.view)
-        hidden = self.embedding(batch.token_ids)
-        assert self.embedding_norm is not None, "an encoder without a norm of its embeddings"
-        ops.norm(hidden, self.embedding_norm, out=hidden)
+        hidden = self.embedded(batch)
         for index, layer in enumerate(self.layers):
             normed = hidden if layer.attention_norm is None else ops.norm(hidden, layer.attention_norm)
             mixer = layer.mixer

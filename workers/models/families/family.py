@@ -14,6 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePo
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
+from ...pooling.spec import LabelPooling
 from ..names.mtp_names import MtpNames
 from ..names.weight_names import USUAL_NAMES, WeightNames
 from .rope_config import rope_of
@@ -189,6 +190,7 @@ class Family:
     is_bidirectional: bool = False  # an encoder
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = none_in_any_layer  # encoders, per layer; see Geometry
+    label_pooling: LabelPooling | None = None  # None: scores are of an encoder's first token, a decoder's last
     label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # from the pooled hidden state to the labels' scores
     token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
     reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served

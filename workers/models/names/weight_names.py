@@ -87,6 +87,7 @@ class WeightNames:
     positions: str = ""  # the table of learned positions
     first_position: int = 0  # the row of that table for position 0
     token_types: str = ""  # encoders: the table of token types
+    task_types: str = ""  # encoders: a table whose first row every token adds
     project_in: str = ""  # from a token's embedding to the layers; "": none
     project_out: str = ""  # from the layers to the output head
     are_transposed: bool = False  # projections are stored in the order [in, out]
