@@ -31,6 +31,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_5_omni_text": ("Qwen2ForCausalLM", {}),
     "qwen2_5_vl_text": ("Qwen2ForCausalLM", {}),
     "qwen2_vl_text": ("Qwen2ForCausalLM", {}),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", {}),
+    "qwen3_5_text": ("Qwen3_5ForCausalLM", {}),
     "qwen3": ("Qwen3ForCausalLM", {}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", {}),
     "qwen3_omni_moe_text": ("Qwen3MoeForCausalLM", {}),
@@ -61,6 +63,8 @@ WHOLE_MODELS: dict[str, str] = {
     "Qwen2_5OmniModel": "qwen2_5_omni_text",
     "Qwen2_5OmniThinkerForConditionalGeneration": "qwen2_5_omni_text",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl_text",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5_text",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe_text",
     "Qwen3OmniMoeForConditionalGeneration": "qwen3_omni_moe_text",
     "Qwen3OmniMoeThinkerForConditionalGeneration": "qwen3_omni_moe_text",
     "Qwen3VLForConditionalGeneration": "qwen3_vl_text",
@@ -104,6 +108,12 @@ def beginnings_in(folder: Path, tensors: Collection[str]) -> tuple[str, ...]:
 def names_in(tensors: Collection[str]) -> tuple[tuple[str, str], ...]:
     """Which beginnings of a decoder's names have others in `tensors`, and those."""
     return tuple(zip((USUAL, HEAD), _beginnings(tensors), strict=True))
+
+
+def stored_name(name: str, tensors: Collection[str]) -> str:
+    """The name in `tensors` of a tensor, or its beginning, that has `name` in a decoder of its own."""
+    found = (own + name.removeprefix(usual) for usual, own in names_in(tensors) if name.startswith(usual))
+    return next(found, name)
 
 
 def decoder_name(name: str) -> str:

@@ -25,7 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {  # what their checkpoints need so that t
 OUTPUTS = ("o_proj.weight", "out_proj.weight", "down_proj", "down_proj.weight")  # of mixers and feed-forwards
 
 
-@dataclass(frozen=True)
+@dataclass
 class Made:
     """A checkpoint's tensors, and the names of those of its head."""
 

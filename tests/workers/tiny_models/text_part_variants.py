@@ -50,6 +50,13 @@ def rotated(*sections: int, **fields: Any) -> dict[str, Any]:
 
 
 HALF_ROTATED = rotated(1, 1, 2, partial_rotary_factor=0.5)
+HYBRID = rotated(1, 1, 2, partial_rotary_factor=0.5) | {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
 LATENT = {
     "num_key_value_heads": 4,
     "q_lora_rank": 24,
@@ -71,6 +78,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2_5_VL": (rotated(2, 3, 3), PATCHES),
     "Qwen3VL": (rotated(2, 3, 3), PATCHES),
     "Qwen3VLMoe": (rotated(2, 3, 3) | EXPERTS | {"num_experts": 8}, PATCHES),
+    "Qwen3_5": (HYBRID, PATCHES),
+    "Qwen3_5Moe": (HYBRID | EXPERTS | {"num_experts": 8, "shared_expert_intermediate_size": 24}, PATCHES),
     "Llava": ({"model_type": "llama"}, CLIP),
     "LlavaNext": ({"model_type": "mistral"}, CLIP),
     "LlavaOnevision": ({"model_type": "qwen2"}, SIGLIP),

@@ -15,6 +15,7 @@ from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ...checkpoint.hf_config import read_architectures
 from ...checkpoint.matrix_reader import MatrixPart
+from ...checkpoint.text_part import stored_name
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...kernels.cpu.library import Pool
 from ...layers.backend import Backend
@@ -44,15 +45,17 @@ def load_mtp(folder: Path, config: ModelConfig, target: Model, pool: Pool | None
     geometry = _geometry(folder, family, index + 1, config, target)
     checkpoint = open_checkpoint(folder, target.dtype)
     try:
+        names, own_names = names.found_in(checkpoint.entries), family.weight_names.found_in(checkpoint.entries)
         beginning = names.every.format(index)
         if not any(name.startswith(beginning) for name in checkpoint.entries):
             raise ConfigError(
                 f"{folder} has no tensor {names.joining.format(index)}.weight, nor any other of a layer for "
                 "multi-token prediction: it was saved without"
             )
-        of_target = tuple(_stem(name) for name in (family.weight_names.embedding, family.weight_names.output_head))
+        of_target = tuple(_stem(name) for name in (own_names.embedding, own_names.output_head))
+        of_layer = stored_name(DECODER_LAYER, checkpoint.entries)
+        own_names = replace(own_names.begun(of_layer, names.layer), unused_prefixes=of_target)
         checkpoint.keep((beginning, *of_target))
-        own_names = replace(family.weight_names.begun(DECODER_LAYER, names.layer), unused_prefixes=of_target)
         backend: Backend = SingleRowsBackend() if pool is None else CpuBackend(pool)
         source = matrix_source(folder, checkpoint, config, geometry.dtype, pool)
         group = TensorParallelGroup()

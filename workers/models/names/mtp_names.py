@@ -1,6 +1,10 @@
 """Names of the tensors of a layer for multi-token prediction (MTP), which a checkpoint has besides its decoder."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...checkpoint.text_part import stored_name
 
 DECODER_LAYER = "model.layers.{}."  # the beginning of a layer's names in WeightNames
 
@@ -18,6 +22,11 @@ class MtpNames:
     final_norm: str = "model.layers.{}.shared_head.norm.weight"
     embedding: str = "model.layers.{}.embed_tokens.weight"  # in files without it, and if "", the decoder's
     output_head: str = "model.layers.{}.shared_head.head.weight"  # likewise
+
+    def found_in(self, tensors: Collection[str]) -> "MtpNames":
+        """The names in this checkpoint, which may be that of a model with other parts."""
+        names: dict[str, Any] = {field: name for field, name in asdict(self).items() if isinstance(name, str)}
+        return replace(self, **{field: stored_name(name, tensors) for field, name in names.items()})
 
 
 MTP_NAMES = MtpNames()

@@ -1,6 +1,7 @@
 """Heads for multi-token prediction: the arithmetic is that of the method, drafts change no byte, and what does not fit
 is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_a_head_that_knows_the_text_is_right_from_the_first_token_on_in_every_ro
         row = Row(model, drafter, prompt, GREEDY)
         for _ in range(3):
             assert counts(row.verify(5)) == ([5], [6])
+
+
+@pytest.mark.parametrize(("family", "whole"), [("glm4-moe", "Glm4vMoe"), ("qwen3.5", "Qwen3_5")])
+def test_a_head_is_right_in_a_model_that_reads_images(family, whole, pool, tmp_path):
+    found = made_chain(family, tmp_path)
+    found.tensors = {name.replace("model.", "model.language_model.", 1): each for name, each in found.tensors.items()}
+    found.tensors["model.visual.weight"] = torch.ones(3, 3)
+    found.save()
+    text = json.loads((tmp_path / "config.json").read_text())
+    fields = {"architectures": [f"{whole}ForConditionalGeneration"], "text_config": text | {"model_type": ""}}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    model = loaded(tmp_path, pool)
+    assert counts(Row(model, drafter_for(model, tmp_path, pool), PROMPT, GREEDY).verify(5)) == ([5], [6])
 
 
 def test_the_first_draft_is_right_by_the_hidden_state_alone(pool, tmp_path):
