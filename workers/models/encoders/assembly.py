@@ -21,9 +21,9 @@ class PreNormEncoderAssembly(Assembly):
 
     def model(self, pooling: PoolingHead) -> LocalEncoder:
         """Build the encoder. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
-        return LocalEncoder(**self._parts(pooling))
+        return LocalEncoder(**self._model_fields(pooling))
 
-    def _parts(self, pooling: PoolingHead) -> dict[str, Any]:
+    def _model_fields(self, pooling: PoolingHead) -> dict[str, Any]:
         """The fields of an EncoderModel."""
         own = {"token_types": self._token_types(), "project_in": self._project_in()}
         model = super().model(pooling)
@@ -52,7 +52,7 @@ class EncoderAssembly(PreNormEncoderAssembly):
     """Builds an Encoder. A layer has a decoder layer's weights; its attention_norm and mlp_norm are post-norms."""
 
     def model(self, pooling: PoolingHead) -> Encoder:  # type: ignore[override]
-        return Encoder(**self._parts(pooling))
+        return Encoder(**self._model_fields(pooling))
 
     def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
         final_norm = layers[-1].mlp_norm

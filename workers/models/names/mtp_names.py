@@ -25,8 +25,9 @@ class MtpNames:
 
     def found_in(self, tensors: Collection[str]) -> "MtpNames":
         """The names in this checkpoint, which may be that of a model with other parts."""
-        names: dict[str, Any] = {field: name for field, name in asdict(self).items() if isinstance(name, str)}
-        return replace(self, **{field: stored_name(name, tensors) for field, name in names.items()})
+        names = {field: name for field, name in asdict(self).items() if isinstance(name, str)}
+        found: dict[str, Any] = {field: stored_name(name, tensors) for field, name in names.items()}
+        return replace(self, **found)
 
 
 MTP_NAMES = MtpNames()
