@@ -10,7 +10,14 @@ import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest
 
-from .unknown_fields import MAX_WARNINGS, UNSUPPORTED, check_number_of_nodes, is_harmless, without_unknown_fields
+from .unknown_fields import (
+    MAX_WARNINGS,
+    NO_MEDIA,
+    UNSUPPORTED,
+    check_number_of_nodes,
+    is_harmless,
+    without_unknown_fields,
+)
 
 MAX_EXPLAINED_BYTES = 256 << 10  # longer bodies get shorter errors, without the value, and no 7.0 for 7
 MAX_REREAD_BYTES = 2 << 20  # bytes read again in total because of the unknown fields of one body
@@ -146,6 +153,8 @@ class BodyDecoder(Generic[Body]):
         name = path.lstrip(".")
         value = _MISSING if whole is _MISSING else _walk(whole, path)
         shown = name if value is _MISSING else f"{name} is {_shown(value)}"
+        if isinstance(value, str) and value in _MEDIA:
+            expectation += f"; {NO_MEDIA}"
         return InvalidRequest(f"{shown}: {expectation}", name)
 
 
@@ -188,6 +197,7 @@ def _with_integers(value: Any) -> Any:
             return value
 
 
+_MEDIA = {"image_url", "image", "input_image", "input_audio", "audio_url", "video_url"}  # types of parts
 _MISSING = object()
 
 

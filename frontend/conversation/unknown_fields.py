@@ -26,13 +26,13 @@ _CHAT, _OF_CHATS = "/v1/chat/completions", "it applies to conversations"
 _SERVICE = "it is a feature of Anthropic's service"
 _NO_BEAMS = "beam search is available in /v1/chat/completions and /v1/completions"
 _ACTIVATION = "use_activation"
-_NO_MEDIA = "only text is served"
+NO_MEDIA = "only text is served"
 # Users know these fields from other servers: a reason helps more than a guess at a typo.
 UNSUPPORTED = {
     "activation": UnsupportedField(instead=_ACTIVATION),
     "allowed_tokens": UnsupportedField(instead="allowed_token_ids"),
     "async": UnsupportedField("the result of a call is sent in the next request", nothing=(False,)),
-    "audio": UnsupportedField(_NO_MEDIA),
+    "audio": UnsupportedField(NO_MEDIA),
     "best_of": UnsupportedField("it belongs to /v1/completions", "n", (1,)),
     "billing_policy": UnsupportedField(_SERVICE),
     "chat_template": UnsupportedField("templates in requests are not run", "the server's --chat-template"),
@@ -72,9 +72,9 @@ UNSUPPORTED = {
     "mcp_servers": UnsupportedField("the server does not connect to others", "tools that the client runs", ([],)),
     "messages": UnsupportedField(instead=_CHAT),
     "metadata": UnsupportedField("answers are not stored, so metadata cannot be searched", nothing=({},)),
-    "mm_processor_kwargs": UnsupportedField(_NO_MEDIA, nothing=({},)),
+    "mm_processor_kwargs": UnsupportedField(NO_MEDIA, nothing=({},)),
     "max_chunks_per_doc": UnsupportedField("documents are not divided", "max_tokens_per_doc"),
-    "modalities": UnsupportedField(_NO_MEDIA, nothing=(["text"], [])),
+    "modalities": UnsupportedField(NO_MEDIA, nothing=(["text"], [])),
     "moderation": UnsupportedField("there is no moderation model"),
     "n_predict": UnsupportedField(instead="max_tokens"),
     "normalize": UnsupportedField(instead=_ACTIVATION),

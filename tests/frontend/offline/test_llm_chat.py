@@ -47,7 +47,11 @@ def test_chats_are_rendered_by_the_models_template(start):
 @pytest.mark.parametrize(
     ("messages", "options", "words"),
     [
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "expected one of text"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            {},
+            "expected one of text, refusal; only text",
+        ),
         ([{"role": "user", "contnt": "hi"}], {}, "did you mean 'content'"),
         ([{"role": "robot", "content": "hi"}], {}, "expected one of system"),
         ([{"role": "user"}], {}, "content is required for the role 'user'"),
