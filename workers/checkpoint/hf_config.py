@@ -53,6 +53,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     down_bias: bool | None = None  # of the feed-forward's last projection; None: as `mlp_bias`
     sliding_window: Annotated[int, Meta(ge=0, le=1 << 30)] | None = None
     use_sliding_window: bool = False
+    use_bidirectional_attention: bool | None = None  # EmbeddingGemma
     max_window_layers: int = 28
     layer_types: list[str] | None = None
     sliding_window_pattern: Annotated[int, Meta(ge=1)] | None = None  # every n-th layer has full attention

@@ -9,6 +9,7 @@ from .families.colbert import COLBERT
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
 from .families.electra import ELECTRA
+from .families.embedding_gemma import EMBEDDING_GEMMA
 from .families.ernie import ERNIE
 from .families.eurobert import EUROBERT
 from .families.exaone import EXAONE
@@ -93,6 +94,7 @@ FAMILIES = (
     ROBERTA,
     DATA2VEC_TEXT,
     MODERNBERT,
+    EMBEDDING_GEMMA,
     DISTILBERT,
     MPNET,
     NOMIC_BERT,

@@ -66,7 +66,7 @@ def load_model(
     if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
         raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
     hidden_size = geometry.vector_size
-    own_kind: Kind = "cls" if geometry.is_bidirectional else "last"
+    own_kind: Kind = family.pooled or ("cls" if geometry.is_bidirectional else "last")
     spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size, family.label_pooling)
     checkpoint = open_checkpoint(path, geometry.dtype)
     if has_other_parts(path):

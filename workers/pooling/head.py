@@ -136,7 +136,7 @@ def _dense(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], activation: LayerActivation, norm: Norm | None = None
 ) -> Dense:
     """The layer with weights `name`.weight [out, in] and, if the checkpoint has it, `name`.bias."""
-    weight = _floats(checkpoint, f"{name}.weight", shape)
+    weight = np.asfortranarray(_floats(checkpoint, f"{name}.weight", shape))  # `product` reads it by columns
     return Dense(weight, _bias(checkpoint, name, shape[0]), activation, norm)
 
 

@@ -7,7 +7,21 @@ import pytest
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.registry import read_geometry
 
-from .small_configs import GEMMA3, GPT2, LLAMA4, LONGROPE, MODERNBERT, MPNET, MPT, OPT, PHI3, PLAIN, SMOLLM3, geometry
+from .small_configs import (
+    EMBEDDING_GEMMA,
+    GEMMA3,
+    GPT2,
+    LLAMA4,
+    LONGROPE,
+    MODERNBERT,
+    MPNET,
+    MPT,
+    OPT,
+    PHI3,
+    PLAIN,
+    SMOLLM3,
+    geometry,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +70,9 @@ from .small_configs import GEMMA3, GPT2, LLAMA4, LONGROPE, MODERNBERT, MPNET, MP
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
         ({"architectures": ["Cohere2ForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
         (MODERNBERT | {"local_attention": 0}, "local_attention=0 must be at least 2"),
+        (EMBEDDING_GEMMA | {"sliding_window": 1}, "sliding_window=1 must be at least 2"),
+        (EMBEDDING_GEMMA | {"sliding_window": None}, "sliding_window=None must be at least 2"),
+        (EMBEDDING_GEMMA | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
         (MODERNBERT | {"local_attention": 1}, "local_attention=1 must be at least 2"),
         (MODERNBERT | {"layer_types": ["full_attention"]}, "layer_types names 1 layers, but the model has 2"),
         (MODERNBERT | {"rope_parameters": {"full_attention": 5}}, "are 5, not an object"),

@@ -23,6 +23,7 @@ from ...checkpoint.attention_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend
+from ...layers.norm import Norm
 from ...layers.ops import Ops
 
 Span = tuple[range, int]  # tokens of the step, in the order of the row's queries; keys of the row
@@ -63,10 +64,12 @@ class LocalAttention:
             for plan, (_, spans, options) in zip(plans, chosen, strict=True)
         ]
 
-    def attend(self, layer: int, projected: Tensor) -> Tensor:
+    def attend(
+        self, layer: int, projected: Tensor, query_norm: Norm | None = None, key_norm: Norm | None = None
+    ) -> Tensor:
         """[tokens, (heads + 2 kv_heads) * head_dim] -> [tokens, heads, head_dim]."""
         for step in reversed(self._steps):
-            query = self._ops.rotate_and_cache(step, layer, projected, None, None)
+            query = self._ops.rotate_and_cache(step, layer, projected, query_norm, key_norm)
         mixed = torch.empty_like(query)
         for part in self._parts:
             if len(part.tokens):

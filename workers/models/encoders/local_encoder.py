@@ -29,13 +29,19 @@ class LocalEncoder(EncoderModel):
             mixer = layer.mixer
             assert isinstance(mixer, Attention), "a layer without attention"
             if local is not None and geometry.reaches[index]:
-                mixed = mixer.output(local.attend(index, mixer.qkv(normed)).flatten(1))
+                norms = mixer.query_norm, mixer.key_norm
+                mixed = mixer.output(local.attend(index, mixer.qkv(normed), *norms).flatten(1))
             else:
                 mixed = mixer(step, normed)
+            if layer.attention_out_norm is not None:
+                mixed = ops.norm(mixed, layer.attention_out_norm)
             assert layer.mlp_norm is not None, "a layer without a norm of its feed-forward"
             normed = ops.add_norm(hidden, mixed, layer.mlp_norm)
             assert layer.feed_forward is not None
-            ops.add(hidden, layer.feed_forward(normed))
+            changed = layer.feed_forward(normed)
+            if layer.mlp_out_norm is not None:
+                changed = ops.norm(changed, layer.mlp_out_norm)
+            ops.add(hidden, changed)
         return ops.norm(hidden, self.final_norm)
 
     def _local(self, view: CacheView) -> LocalAttention | None:

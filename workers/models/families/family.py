@@ -14,7 +14,7 @@ from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePo
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
-from ...pooling.spec import LabelPooling
+from ...pooling.spec import Kind, LabelPooling
 from ..names.mtp_names import MtpNames
 from ..names.weight_names import USUAL_NAMES, WeightNames
 from .rope_config import rope_of
@@ -191,6 +191,7 @@ class Family:
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = none_in_any_layer  # encoders, per layer; see Geometry
     label_pooling: LabelPooling | None = None  # None: scores are of an encoder's first token, a decoder's last
+    pooled: Kind | None = None  # the hidden state of vectors and scores; None: the last of a decoder, cls of an encoder
     label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # from the pooled hidden state to the labels' scores
     token_label_layers: tuple[LabelLayer, ...] = (LabelLayer("score"),)  # of …ForTokenClassification
     reward_layers: tuple[LabelLayer, ...] = ()  # of …ForRewardModel and …ForProcessRewardModel; empty: not served

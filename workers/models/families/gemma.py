@@ -7,13 +7,14 @@ import torch
 
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from .family import Family, biases_of_attention
+from .family import Family, biases_of_attention, need
 
 TANH = "gelu_pytorch_tanh"
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields in common names. In the first release, hidden_act "gelu" means the approximation with tanh."""
+    need("Gemma", fields, use_bidirectional_attention=False)
     kind = fields.get("hidden_activation") or fields.get("hidden_act")
     return {"tie_word_embeddings": True} | fields | {"hidden_act": TANH if kind in (None, "gelu") else kind}
 
