@@ -210,7 +210,7 @@ class Assembly(LatentReader, ParallelMixerReader):
         if geometry.whole_qk_norm:
             totals = [count * geometry.head_dim for count in (geometry.num_heads, geometry.num_kv_heads)]
             named = zip((names.query_norm, names.key_norm), totals, strict=True)
-            norms = [self._rms_norm(name.format(index), total) for name, total in named]
+            norms = [self._whole_norm(name.format(index), total) for name, total in named]
             spans = [(first * geometry.head_dim, last * geometry.head_dim) for first, last in (queries, keys)]
             product = WholeNorms(product, ops, group, norms, spans)
         return product

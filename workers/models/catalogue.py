@@ -11,6 +11,8 @@ from .families.distilbert import DISTILBERT
 from .families.electra import ELECTRA
 from .families.embedding_gemma import EMBEDDING_GEMMA
 from .families.ernie import ERNIE
+from .families.ernie4_5 import ERNIE4_5
+from .families.ernie4_5_moe import ERNIE4_5_MOE
 from .families.eurobert import EUROBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
@@ -45,6 +47,7 @@ from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
+from .families.minimax_m2 import MINIMAX_M2
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
@@ -152,4 +155,7 @@ FAMILIES = (
     FALCON_MAMBA,
     JAMBA,
     FALCON_H1,
+    MINIMAX_M2,
+    ERNIE4_5,
+    ERNIE4_5_MOE,
 )

@@ -21,7 +21,8 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("publis
 FAST = ("opt-125m", "gpt2", "smollm2-135m")
 MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in CONFIGS]
 VOCABULARY = 16_384  # rows of the embedding in nightly tests, at most: one is like the other
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # fields with a number; more than 8 are alike
+# Fields with a number of experts; more than 8 are alike.
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "bamba": {"attn_layer_indices": [1]},

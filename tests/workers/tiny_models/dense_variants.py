@@ -227,4 +227,5 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "activation_function": "relu",
         "tie_word_embeddings": False,
     },
+    "ernie4.5": {"family": "Ernie4_5", "head_dim": 24, "use_bias": True},
 }

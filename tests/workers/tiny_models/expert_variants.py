@@ -85,4 +85,21 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": YARN_ROPE | {"truncate": False},
     },
     "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
+    "minimax-m2": {
+        "family": "MiniMaxM2",
+        "head_dim": 24,
+        "num_local_experts": 10,
+        "num_experts_per_tok": 3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5},
+    },
+    "ernie4.5-moe": {
+        "family": "Ernie4_5_Moe",
+        "num_hidden_layers": 4,
+        "moe_intermediate_size": 40,
+        "moe_k": 3,
+        "moe_num_experts": 10,
+        "moe_layer_end_index": 2,
+        "moe_layer_interval": 2,
+        "moe_layer_start_index": 0,
+    },
 }

@@ -113,7 +113,9 @@ class FeedForwardReader(ProjectionReader):
         name = self._names.experts.correction.format(index)
         if not experts.has_correction:
             return None
-        return self._tensor(name, lambda: self._checkpoint.read(name, (experts.count,)).to(self._device).float())
+        entry = self._checkpoint.entries.get(name)
+        shape = (1, experts.count) if entry is not None and len(entry.shape) == 2 else (experts.count,)
+        return self._tensor(name, lambda: self._checkpoint.read(name, shape).to(self._device).float().flatten())
 
     def _of_experts(self, names: Sequence[tuple[str, ...]], outputs: int, inputs: int) -> Weight:
         """The matrices of this rank's experts; `names` are those of the projections that each joins."""

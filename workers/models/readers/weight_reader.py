@@ -210,6 +210,11 @@ class NormReader(WeightReader):
             weight = weight + 1.0
         return RMSNorm(weight * multiplier, self._geometry.norm_eps)
 
+    def _whole_norm(self, name: str, size: int) -> RMSNorm:
+        """Of all heads together; its weight is permuted like each head's elements (order_of_head)."""
+        norm, order = self._rms_norm(name, size), order_of_head(self._geometry).to(self._device)
+        return RMSNorm(norm.weight.view(-1, len(order))[:, order].flatten(), norm.eps)
+
     def _norm_of(self, kind: NormKind, weight: Tensor, bias: Tensor | None, multiplier: float = 1.0) -> Norm:
         """Of weights as the file has them."""
         if kind in ("rms_less_1", "layer_less_1"):

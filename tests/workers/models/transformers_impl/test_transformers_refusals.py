@@ -71,7 +71,7 @@ def _own_modules(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("Ernie4_5_Moe", {}, "num_experts=64 means experts.*nearest architecture that runs natively is GraniteMoeFor"),
+        ("Doge", {}, "num_experts=16384 means experts.*nearest architecture that runs natively is OlmoeForC"),
         ("RecurrentGemma", {}, "lru_width=128 means recurrent layers"),
         ("Youtu", {}, "kv_lora_rank=512 means latent attention"),
         ("XGLM", {}, "does not call the attention interface of transformers"),

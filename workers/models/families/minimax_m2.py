@@ -1,0 +1,44 @@
+"""MiniMax-M2: experts chosen by corrected sigmoids, norms of whole queries and keys, and partial rotation."""
+
+from typing import Any
+
+from ...checkpoint.experts import Experts
+from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import ExpertNames, WeightNames
+from .expert_layers import in_all_layers
+from .family import Family, need, partial_rope_everywhere, renamed
+
+LAYER = "model.layers.{}.block_sparse_moe."
+NAMES = ExpertNames(
+    router=f"{LAYER}gate",
+    correction=f"{LAYER}e_score_correction_bias",
+    gate=f"{LAYER}experts.{{}}.w1",
+    up=f"{LAYER}experts.{{}}.w3",
+    down=f"{LAYER}experts.{{}}.w2",
+)
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("MiniMax-M2", fields, use_qk_norm=True, qk_norm_type="per_layer", scoring_func="sigmoid")
+    need("MiniMax-M2", fields, use_routing_bias=True, shared_intermediate_size=0, attention_bias=False)
+    need("MiniMax-M2", fields, sliding_window=None, layernorm_full_attention_beta=1.0, layernorm_mlp_beta=1.0)
+    kinds = fields.get("attn_type_list")
+    need("MiniMax-M2", fields, attn_type_list=[1] * len(kinds) if isinstance(kinds, list) else None)  # 1: softmax
+    sizes = {"num_experts": 256, "num_experts_per_tok": 8, "head_dim": 128, "num_key_value_heads": 8}
+    return renamed(fields, {"num_local_experts": "num_experts"}, rope_theta=5e6, **sizes)
+
+
+def experts(config: HFConfig) -> tuple[Experts | None, ...]:
+    sizes = config.num_experts, config.num_experts_per_tok, config.intermediate_size
+    return in_all_layers(config, Experts(*sizes, "sigmoid", renormalises=True, has_correction=True))
+
+
+MINIMAX_M2 = Family(
+    name="minimax_m2",
+    architectures=("MiniMaxM2ForCausalLM",),
+    weight_names=WeightNames(experts=NAMES),
+    whole_qk_norm=True,
+    ropes=partial_rope_everywhere,
+    config=config,
+    experts=experts,
+)
