@@ -176,8 +176,10 @@ struct AttentionParams {
   const int32_t* kv_lens;       // [rows], this step's tokens included
   const float* slopes;          // [heads], ALiBi: a score gains slope * (key - position); or null
   const float* bias;            // [heads, 2 * bias_reach + 1]: a score gains that of key - position + bias_reach; or null
+  const float* pairs;           // [tokens, heads, pairs_stride]: a score gains that of its key's position; or null. Excludes bias
   const float* sinks;           // [heads], each one more score, of a key without a value, added to the total last; or null
   int64_t out_stride, query_stride;  // from a token to the next
+  int64_t pairs_stride;         // a multiple of 128, and no less than any row's keys
   int32_t rows, table_stride;
   int32_t kv_heads, group, head_dim, block_size;  // head_dim: at most 1024; block_size: a multiple of 16
   int32_t window;               // positions that a token attends to, itself included; 0: all

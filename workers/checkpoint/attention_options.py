@@ -1,7 +1,7 @@
 """The options of a layer's attention, independent of model families and backends."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,10 +65,16 @@ class AttentionOptions:
     attention_chunk: int = 0
     sinks: Tensor | None = None  # [heads] float32, each one more score, without a value; added to the total last
     bias: Tensor | None = None  # [heads, 2 * reach + 1] float32, relative positions: what a score gains, see `biases`
+    pairs: Tensor | None = None  # [tokens, heads, keys] float32: what the score of each key of a token's request gains
 
     def __post_init__(self) -> None:
         kinds = bool(self.window), self.is_bidirectional, bool(self.attention_chunk)
         assert sum(kinds) <= 1, "a layer has at most one of window, attention chunk and bidirectional attention"
+        assert self.bias is None or self.pairs is None, "a layer has relative positions or pairs"
+
+    def of_token(self, token: int) -> "AttentionOptions":
+        """The options of one token of a step."""
+        return self if self.pairs is None else replace(self, pairs=self.pairs[token : token + 1])
 
     @property
     def mask(self) -> AttentionMask:
@@ -114,3 +120,22 @@ def distance_buckets(num_buckets: int, max_distance: int) -> Tensor:
         return exact + steps
 
     return torch.tensor([bucket(abs(d)) + (d > 0) * half for d in range(-max_distance, max_distance + 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class Disentangled:
+    """Disentangled attention (He et al., DeBERTa): a score gains that of the query and the key's distance, and that of
+    the key and this distance. Short distances have a bucket each, and longer ones share buckets up to `max_distance`.
+    """
+
+    num_buckets: int  # in each direction
+    max_distance: int
+
+    def bucket(self, distance: int) -> int:
+        """The bucket of the query's position - the key's, from 0 to 2 * num_buckets - 1."""
+        exact, size = self.num_buckets // 2, abs(distance)
+        if size > exact:
+            growth = math.log(size / exact) / math.log((self.max_distance - 1) / exact)
+            size = exact + math.ceil(growth * (exact - 1))
+        signed = size if distance > 0 else -size
+        return max(0, min(signed + self.num_buckets, 2 * self.num_buckets - 1))

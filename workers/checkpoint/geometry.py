@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-from .attention_options import Latent
+from .attention_options import Disentangled, Latent
 from .experts import NUM_SHARES, Experts
 from .recurrent.multipliers import PartMultipliers
 from .recurrent.recurrent import Recurrent
@@ -138,6 +138,7 @@ class Geometry:
     attention_chunks: tuple[int, ...] = ()  # per layer, see AttentionMask; 0: none. Empty: none in any layer
     slopes: tuple[float, ...] = ()  # ALiBi, of all heads: scores decrease with the distance of the key; empty: no ALiBi
     relative_positions: RelativePositions | None = None  # the same in all layers
+    disentangled: Disentangled | None = None  # the same in all layers
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this

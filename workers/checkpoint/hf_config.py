@@ -78,6 +78,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     logits_scaling: Annotated[float, Meta(gt=0)] = 1.0  # the divisor of logits
     original_max_position_embeddings: int | None = None
     type_vocab_size: Size = 0  # encoders: the number of token types
+    position_buckets: Annotated[int, Meta(ge=4, le=1 << 16)] = 256  # DeBERTa
+    max_relative_positions: int = -1
     task_type_vocab_size: Size = 3  # ERNIE, with use_task_id
     use_task_id: bool = False
     use_parallel_residual: bool = False

@@ -1,11 +1,13 @@
 """The built-in families."""
 
+from .families.albert import ALBERT
 from .families.arcee import ARCEE
 from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
 from .families.colbert import COLBERT
+from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
 from .families.electra import ELECTRA
@@ -107,6 +109,8 @@ FAMILIES = (
     EUROBERT,
     XLM_ROBERTA_XL,
     ERNIE,
+    DEBERTA_V2,
+    ALBERT,
     GPT_NEOX,
     GPTJ,
     FALCON,

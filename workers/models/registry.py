@@ -141,6 +141,7 @@ def geometry_of(
         logits_cap=caps.logits,
         slopes=family.slopes(config) if family.slopes else (),
         relative_positions=family.relative_positions,
+        disentangled=family.disentangled(config),
         attention_chunks=family.attention_chunks(config),
         qk_norm_kind=family.qk_norm_kind,
         qk_norm_per_head=family.qk_norm_per_head,

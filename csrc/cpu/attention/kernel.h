@@ -132,6 +132,11 @@ template <class Kv, bool TILED = false> class Attention {
 
   // --- one tile ---
 
+  const float* pairs_of_tile(const Unit& unit, int head, int row, int t) const {
+    const int64_t token = unit.first_token + row / p_.group, query_head = head * p_.group + row % p_.group;
+    return p_.pairs + (token * p_.kv_heads * p_.group + query_head) * p_.pairs_stride + t * TILE_KEYS;
+  }
+
   // Keys of the tile that a row attends to: [from, to), which may extend beyond the tile on both sides.
   int last_seen(const Unit& u, int row) const { return p_.is_bidirectional ? u.seen_to : u.position + row / p_.group + 1; }
   int sees_to(const Unit& unit, int row, int t) const { return last_seen(unit, row) - t * TILE_KEYS; }
@@ -150,6 +155,7 @@ template <class Kv, bool TILED = false> class Attention {
       Slant slant{0, unit.position + row / p_.group - t * TILE_KEYS};
       if (s.slopes) slant.slope = LOG2E * s.slopes[row % p_.group];
       if (p_.bias) slant.bias = of_tile(p_, s.biases + row % p_.group * bias_floats(p_), -slant.level);
+      if (p_.pairs) slant.bias = pairs_of_tile(unit, s.head, row, t), slant.unit = LOG2E;
       float *scores = s.scores + m * TILE_KEYS, *totals = s.totals + row * WIDE;
       s.keep[m] = weigh_row(scores, seen, from, to, scale_, slant, s.range.top[row], totals,
                             s.weights + m * TILE_KEYS, s.expansion.key_scales, s.expansion.value_scales);

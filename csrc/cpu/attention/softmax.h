@@ -20,15 +20,16 @@ struct Scale {
   explicit Scale(const AttentionParams& p)
       : before(p.cap > 0 ? 2 * LOG2E * p.scale / p.cap : LOG2E * p.scale), cap(LOG2E * p.cap),
         after(shapes_of(p) ? 1 : LOG2E * p.scale), shapes(shapes_of(p)) {}
-  static bool shapes_of(const AttentionParams& p) { return p.cap > 0 || p.slopes || p.bias; }
+  static bool shapes_of(const AttentionParams& p) { return p.cap > 0 || p.slopes || p.bias || p.pairs; }
 };
 
 // ALiBi in one tile: what a row's scores gain from each key to the next, in exponents of 2, and the key that gains 0.
-// Relative positions: what the score of each key of the tile gains, in exponents of 2.
+// Relative positions and pairs: what the score of each key of the tile gains, times `unit` in exponents of 2.
 struct Slant {
   float slope = 0;
   int level = 0;
   const float* bias = nullptr;  // [TILE_KEYS] or null
+  float unit = 1;
 };
 
 // A product as an exponent of 2: scaled, capped, plus slope * distance with one rounding, plus the bias.
@@ -36,7 +37,7 @@ inline F32 shaped(F32 x, I32 key, int position, const Scale& scale, const Slant&
   x *= splat(scale.before);
   if (scale.cap > 0) x = capped(x, scale.cap);
   x = fma(to_float(key - splat(slant.level)), splat(slant.slope), x);
-  return slant.bias ? x + by_position(slant.bias, position) : x;
+  return slant.bias ? fma(by_position(slant.bias, position), splat(slant.unit), x) : x;
 }
 
 // 2^x for x <= 0: with a relative error of 3e-6 for values of 16 bits, in full precision for float.

@@ -66,6 +66,13 @@ GTE = {  # as in gte-multilingual-reranker-base, without its scaling
     "unpad_inputs": False,
     "vocab_size": 199,
 }
+SMALL = {  # of families whose fields are those of transformers
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "vocab_size": 199,
+}
 PUBLISHED = {
     "NomicBert": (NOMIC, {"nomic_bert.": "bert."}, "NomicBertForSequenceClassification"),
     "Gte": (GTE, {"gte.": "new."}, "NewForSequenceClassification"),
@@ -128,6 +135,15 @@ def test_the_first_format_of_jina_embeddings_v3_names_the_repository_to_use(tmp_
 @pytest.mark.parametrize(
     ("family", "change"),
     [
+        ("DebertaV2", {"conv_kernel_size": 3}),
+        ("DebertaV2", {"pos_att_type": "c2p"}),
+        ("DebertaV2", {"position_biased_input": True}),
+        ("DebertaV2", {"share_att_key": False}),
+        ("DebertaV2", {"norm_rel_ebd": "none"}),
+        ("DebertaV2", {"max_relative_positions": 10}),
+        ("DebertaV2", {"embedding_size": 32}),
+        ("DebertaV2", {"pooler_hidden_act": "tanh"}),
+        ("Albert", {"num_hidden_groups": 2}),
         ("NomicBert", {"activation_function": "gelu"}),
         ("NomicBert", {"num_experts": 8}),
         ("NomicBert", {"rotary_emb_fraction": 0.0}),
@@ -141,7 +157,7 @@ def test_the_first_format_of_jina_embeddings_v3_names_the_repository_to_use(tmp_
     ],
 )
 def test_fields_that_would_change_vectors_are_refused_by_name(family, change, tmp_path):
-    fields, _, architecture = PUBLISHED[family]
+    fields, _, architecture = PUBLISHED.get(family, (SMALL | ENCODERS.get(f"{family}Model", {}), {}, f"{family}Model"))
     (tmp_path / "config.json").write_text(json.dumps(fields | change | {"architectures": [architecture]}))
     [(name, value)] = change.items()
     name = [*value][-1] if isinstance(value, dict) else name

@@ -45,12 +45,22 @@ ENCODERS = {
     "EuroBertModel": {"max_position_embeddings": 256, "mask_token_id": 3},
     "XLMRobertaXLModel": {**WITH_OFFSET, "type_vocab_size": 1},
     "ErnieModel": {"max_position_embeddings": 256, "use_task_id": True},
+    "AlbertModel": {"max_position_embeddings": 256, "embedding_size": 32},
+    "DebertaV2Model": {
+        "max_position_embeddings": 256,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "position_buckets": 32,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "p2c|c2p",
+    },
     "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
 }
-WITH_TYPES = "BertModel", "NomicBertModel", "ElectraModel", "ErnieModel"
+WITH_TYPES = "BertModel", "NomicBertModel", "ElectraModel", "ErnieModel", "AlbertModel"
 BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
 BITS += [("MPNetModel", torch.float16), *((name, torch.bfloat16) for name in ("GteModel", "ElectraModel"))]
-BITS += [("EuroBertModel", torch.bfloat16), ("XLMRobertaXLModel", torch.float16)]
+BITS += [("EuroBertModel", torch.bfloat16), ("DebertaV2Model", torch.bfloat16), ("DebertaV2Model", torch.float32)]
 BITS += [("Gemma3TextModel", torch.bfloat16)]
 OWN_KIND = {"Gemma3TextModel": "last"}
 
@@ -147,9 +157,10 @@ def test_embeddings_of_electra_base_are_not_projected(tmp_path, make_pool):
     assert_near(vectors(ours(tmp_path, pool=make_pool()), tokens(40), use_activation=False), expected[0])
 
 
-def test_an_encoder_from_packed_weights_has_the_same_bits(tmp_path, make_pool):
+@pytest.mark.parametrize("name", ["BertModel", "DebertaV2Model", "AlbertModel"])
+def test_an_encoder_from_packed_weights_has_the_same_bits(name, tmp_path, make_pool):
     folder = tmp_path / "model"
-    write_reference(folder, "BertModel", ENCODERS["BertModel"])
+    write_reference(folder, name, ENCODERS[name])
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")
     plain = vectors(ours(folder, pool=pool), tokens(40))

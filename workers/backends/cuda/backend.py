@@ -149,4 +149,5 @@ def computes(geometry: Geometry) -> bool:
     """
     has_own_sizes = geometry.latent is not None or not geometry.has_heads
     knows_heads = has_own_sizes or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
-    return knows_heads and geometry.relative_positions is None and geometry.dtype in (torch.bfloat16, torch.float16)
+    knows_scores = geometry.relative_positions is None and geometry.disentangled is None
+    return knows_heads and knows_scores and geometry.dtype in (torch.bfloat16, torch.float16)

@@ -51,14 +51,31 @@ class TorchOracle:
             plan.tiles[mask] = tile_batches(plan.view, plan.group_size, mask)
         result = torch.zeros_like(query)  # padding has no keys
         for tiles in plan.tiles[mask]:
-            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result)
+            gains = None if options.pairs is None else _pairs(tiles, options.pairs, plan.view, plan.group_size)
+            _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result, gains)
         return result
 
 
+def _pairs(tiles: TileBatch, pairs: Tensor, view: CacheView, group_size: int) -> Tensor:
+    """What each score of the tiles gains, [tiles, kv_heads, num_queries, TILE_KEYS]."""
+    tokens = tiles.tokens.repeat_interleave(group_size, 1)[tiles.strip_of_tile]  # [tiles, num_queries]
+    keys = tiles.distances + view.positions[tokens][:, None, :, None]
+    heads = _per_query(
+        torch.arange(pairs.shape[1], device=pairs.device), pairs.shape[1] // group_size, tiles.strip_tokens
+    )
+    return pairs[tokens[:, None, :, None], heads[None, :, :, None], keys.clamp_max(pairs.shape[2] - 1)]
+
+
 def _attend_tiles(
-    tiles: TileBatch, keys: Tensor, values: Tensor, query: Tensor, options: AttentionOptions, result: Tensor
+    tiles: TileBatch,
+    keys: Tensor,
+    values: Tensor,
+    query: Tensor,
+    options: AttentionOptions,
+    result: Tensor,
+    gains: Tensor | None,
 ) -> None:
-    """Compute the tokens of `tiles` and write them to `result` [tokens, heads, head_dim]."""
+    """Compute the tokens of `tiles` and write them to `result` [tokens, heads, head_dim]; `gains`: see `_pairs`."""
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
     queries = _strip_queries(tiles, query, kv_heads).mul_(options.scale)
     num_tiles, num_queries = len(tiles.strip_of_tile), tiles.num_queries
@@ -73,6 +90,8 @@ def _attend_tiles(
     if options.bias is not None:
         heads = _per_query(torch.arange(query.shape[1], device=query.device), kv_heads, tiles.strip_tokens)
         weights.add_(options.biases(heads.unsqueeze(-1), tiles.distances))
+    if gains is not None:
+        weights.add_(gains)
     weights.masked_fill_(tiles.hidden, -math.inf)
     largest = _over_tiles(torch.maximum, weights.amax(-1), tiles, -math.inf)
     sinks = None if options.sinks is None else _per_query(options.sinks, kv_heads, tiles.strip_tokens)

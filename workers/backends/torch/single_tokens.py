@@ -63,7 +63,7 @@ class SingleTokenAttention:
                 position = kv_len - (end - token)
                 seen_to = kv_len - 1 if options.is_bidirectional else position
                 seen = Seen(position, mask.first_seen(position), seen_to)
-                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen, options)
+                mixed = _attend_token(queries[token].clone(), row_keys, row_values, seen, options.of_token(token))
                 by_group[token] = mixed.to(query.dtype)
         return result
 
@@ -96,7 +96,7 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, opti
     for tile, score in zip(tiles, scores, strict=True):
         if options.cap:
             capped(score, options.cap)
-        if options.slopes is not None or options.bias is not None:
+        if options.slopes is not None or options.bias is not None or options.pairs is not None:
             _add_biases(score, tile, token.position, options)
     for score, mask in zip(scores, hidden, strict=True):
         if mask is not None:
@@ -120,13 +120,16 @@ def _attend_token(query: Tensor, keys: Tensor, values: Tensor, token: Seen, opti
 
 
 def _add_biases(score: Tensor, tile: int, position: int, options: AttentionOptions) -> None:
-    """Add to a tile's `score` [kv_heads, group, TILE_KEYS] what depends on a key's distance from the token."""
+    """Add to a tile's `score` [kv_heads, group, TILE_KEYS] what depends on a key's distance, or on the pair."""
     distances = torch.arange(tile * TILE_KEYS, (tile + 1) * TILE_KEYS) - position
     if options.slopes is not None:
         score.add_(options.slopes.view(*score.shape[:2], 1) * distances.float())
     if options.bias is not None:
         heads = torch.arange(score.shape[0] * score.shape[1]).view(*score.shape[:2], 1)
         score.add_(options.biases(heads, distances))
+    if options.pairs is not None:
+        here = options.pairs[0, :, tile * TILE_KEYS : (tile + 1) * TILE_KEYS].reshape(*score.shape[:2], -1)
+        score[..., : here.shape[2]].add_(here)
 
 
 def _hidden(tile: int, seen_from: int, seen_to: int) -> Tensor | None:

@@ -17,6 +17,7 @@ KERNELS = {  # (dtype of the query, dtype of the cache) -> kernel
 }
 HEAD_MULTIPLE = 16  # elements; heads in the cache are zero-padded to a multiple of this
 MAX_HEAD_DIM = 1024
+TILE_KEYS = 128  # the keys that are weighed together, from a multiple of it on
 PARAMS = packer(AttentionParams)
 
 
@@ -55,13 +56,14 @@ def attention_fields(
     _, kv_heads, block_size, _ = keys.shape
     _check(query, view, layer, out)
     _check_options(options, query.shape[1])
-    of_heads = map(pointer, (options.slopes, bias, options.sinks))
+    _check_pairs(options.pairs, query, view)
+    of_heads = map(pointer, (options.slopes, bias, options.pairs, options.sinks))
     bias_reach = 0 if bias is None else bias.shape[1] // 2
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     return (
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(*of_heads, out.stride(0), query.stride(0)),
+        *(*of_heads, out.stride(0), query.stride(0), 0 if options.pairs is None else options.pairs.shape[2]),
         *(len(kv_lens), block_tables.stride(0)),
         *(kv_heads, query.shape[1] // kv_heads, query.shape[2], block_size),
         *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
@@ -107,3 +109,12 @@ def _check_options(options: AttentionOptions, num_heads: int) -> None:
         assert len(bias) == num_heads, bias.shape
         assert bias.shape[1] % 2, bias.shape
         assert bias.is_contiguous()
+
+
+def _check_pairs(pairs: Tensor | None, query: Tensor, view: CacheView) -> None:
+    if pairs is not None:
+        assert pairs.dtype == torch.float32, pairs.dtype
+        assert pairs.shape[:2] == query.shape[:2], (pairs.shape, query.shape)
+        assert pairs.shape[2] % TILE_KEYS == 0, pairs.shape
+        assert pairs.shape[2] >= view.longest, (pairs.shape, view.longest)
+        assert pairs.is_contiguous()

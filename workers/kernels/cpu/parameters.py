@@ -131,8 +131,8 @@ class LogprobParams(ctypes.Structure):
 class AttentionParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("out", "query", "keys", "values", "key_scales", "value_scales")),
-        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens", "slopes", "bias", "sinks")),
-        *((name, c_int64) for name in ("out_stride", "query_stride")),
+        *((name, c_void_p) for name in ("block_tables", "row_starts", "kv_lens", "slopes", "bias", "pairs", "sinks")),
+        *((name, c_int64) for name in ("out_stride", "query_stride", "pairs_stride")),
         *((name, c_int32) for name in ("rows", "table_stride", "kv_heads", "group", "head_dim", "block_size")),
         *((name, c_int32) for name in ("window", "attention_chunk", "is_bidirectional", "bias_reach")),
         *((name, c_float) for name in ("scale", "cap")),

@@ -204,6 +204,7 @@ def _check_options(plan: AttentionWork, options: AttentionOptions) -> None:
     assert plan.window == options.window, (plan.window, options.window)
     assert heads.has_alibi == (options.slopes is not None)
     assert options.bias is None, "relative positions are not built"
+    assert options.pairs is None, "disentangled attention is not built"
     assert heads.is_bidirectional == options.is_bidirectional
     assert heads.attention_chunk == options.attention_chunk
     for per_head in (options.sinks, options.slopes):

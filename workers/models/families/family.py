@@ -8,7 +8,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import Latent, alibi_slopes
+from ...checkpoint.attention_options import Disentangled, Latent, alibi_slopes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig
@@ -127,6 +127,10 @@ def no_latent(_: HFConfig) -> Latent | None:
     return None
 
 
+def no_disentangled(_: HFConfig) -> Disentangled | None:
+    return None
+
+
 def as_it_is(family: "Family", _: HFConfig) -> "Family":
     return family
 
@@ -175,6 +179,7 @@ class Family:
     caps: Callable[[HFConfig], Caps] = no_caps
     slopes: Callable[[HFConfig], tuple[float, ...]] | None = None  # ALiBi's, of all heads; None: no ALiBi
     relative_positions: RelativePositions | None = None
+    disentangled: Callable[[HFConfig], Disentangled | None] = no_disentangled
     attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
     layer_types: tuple[str, ...] = (FULL, SLIDING)  # the values that `layer_types` in config.json may have
     qk_norm_kind: NormKind | None = None  # None: as `norm`

@@ -101,6 +101,8 @@ class WeightNames:
     gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
+    distances: str = ""  # disentangled attention: the table of distances, [2 * buckets, hidden]
+    distances_norm: str = ""
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)  # endings of the names of tensors that no model needs
     unused_prefixes: tuple[str, ...] = ()  # beginnings of others
     others: tuple["WeightNames", ...] = ()  # the names in checkpoints of another format

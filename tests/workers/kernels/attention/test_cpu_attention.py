@@ -62,6 +62,18 @@ def test_an_attention_chunk_hides_what_lies_before_it(cpu_pools, chunk, dtypes):
 
 
 @pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_pairs_add_what_the_table_has_for_the_query_and_the_key(cpu_pools, dtypes):
+    rows = [(0, 1), (0, 70), (0, 300)]
+    case = make_case(rows, dtypes, group=2, head_dim=64, reach=128, is_bidirectional=True)
+    positions = torch.cat([torch.arange(new) for _, new in rows])
+    heads, distances = torch.arange(4).view(1, 4, 1), torch.arange(384) - positions.view(-1, 1, 1)
+    pairs = case.options.biases(heads, distances).contiguous()
+    as_pairs = replace(case, options=replace(case.options, bias=None, pairs=pairs))
+    for pool in cpu_pools:
+        assert_near(as_pairs.run(pool), case)
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
 @pytest.mark.parametrize("options", [{}, {"cap": 4.0, "alibi": True, "window": 90}], ids=str)
 def test_a_sink_joins_the_denominator_of_its_head(cpu_pools, options, dtypes):
     rows = [(0, 1), (200, 1), (100, 70), (1100, 3), (1030, 1)]
