@@ -14,12 +14,12 @@ from ...layers.linear import Linear
 from ...layers.norm import Norm
 from ...layers.ops import Ops
 from ...mixers.attention import Attention
-from ...mixers.disentangled import DisentangledAttention
 from ...mixers.mixer import Mixer
 from ...pooling.head import PoolingHead
 from ..assembly import Assembly
 from ..decoder import DecoderLayer
 from ..matrix_rows import Rows
+from .disentangled import DisentangledAttention
 from .encoder import Encoder
 from .local_encoder import LocalEncoder
 

@@ -12,10 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import Disentangled
-from ..layers.linear import Linear
-from .attention import Attention
-from .mixer import GroupStep
+from ...checkpoint.attention_options import Disentangled
+from ...layers.linear import Linear
+from ...mixers.attention import Attention
+from ...mixers.mixer import GroupStep
 
 KEYS_MULTIPLE = 128  # the tables of pairs are padded to whole tiles of the kernel
 
