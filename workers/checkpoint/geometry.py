@@ -205,6 +205,11 @@ class Geometry:
         """The scale of attention scores."""
         return 1.0 / math.sqrt(self.head_dim) if self.multipliers.scores is None else self.multipliers.scores
 
+    @property
+    def areas_per_layer(self) -> int:
+        """Areas of a block that an attention layer has: of keys and of values, which are one in latent attention."""
+        return 1 if self.latent else 2
+
     def heads_of_rank(self, tp_size: int) -> int:
         return self.num_heads // tp_size
 
@@ -223,7 +228,7 @@ class Geometry:
         """Bytes of one block of `block_size` tokens on one rank: K and V of all layers or of `num_layers`, with the
         scales of an int8 cache. Values of latent attention are a part of its keys."""
         scales = self.kv_heads_of_rank(tp_size) * torch.float32.itemsize if dtype == torch.int8 else 0
-        per_token = (self.area_bytes_per_token(tp_size, dtype) + scales) * (1 if self.latent else 2)
+        per_token = (self.area_bytes_per_token(tp_size, dtype) + scales) * self.areas_per_layer
         return (self.num_layers if num_layers is None else num_layers) * per_token * block_size
 
     def area_bytes_per_token(self, tp_size: int, dtype: torch.dtype) -> int:

@@ -134,6 +134,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     linear_key_head_dim: Size = 128
     linear_value_head_dim: Size = 128
     linear_conv_kernel_dim: Size = 4
+    linear_allow_neg_eigval: bool = True  # OLMo Hybrid: beta is up to 2
     time_step_limit: tuple[float, float] = (0.0, math.inf)
     head_bias: bool = False  # of the output head, in families with a field for it
     router_jitter_noise: Annotated[float, Meta(ge=0)] = 0.0

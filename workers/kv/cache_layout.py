@@ -35,8 +35,8 @@ class CacheLayout:
             block_size = -(-STATE_BLOCK // block_size) * block_size
             places = places_of(sizes, sum(sizes) + STATE_ALIGNMENT * len(sizes))
             return cls(groups.with_states(geometry, places), block_size, places[-1].offset + sizes[-1])
-        assert not geometry.latent, "keys and values of latent attention are one area, not two"
-        of_areas = 2 * groups.layers_per_group * geometry.area_bytes_per_token(tp_size, dtype)
+        areas = geometry.areas_per_layer * groups.layers_per_group
+        of_areas = areas * geometry.area_bytes_per_token(tp_size, dtype)
         block_size = block_size_for(sizes, of_areas, block_size)
         places = places_of(sizes, block_size * of_areas)
         return cls(groups.with_states(geometry, places), block_size, block_size * per_token)

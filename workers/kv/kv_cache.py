@@ -108,7 +108,8 @@ def _areas(
         return keys, keys if are_same else [_empty(shape, dtype, device) for _ in tensors], None
     memory = _empty((shape[0] * unit, *shape[1:]), dtype, device)
     end = (shape[0] - 1) * unit + 1
-    keys, values = ([memory[2 * index + odd :][:end] for index in tensors] for odd in (0, 1))
+    each = groups.areas_per_layer
+    keys, values = ([memory[each * index + last :][:end] for index in tensors] for last in (0, each - 1))
     return keys, values, memory
 
 

@@ -33,11 +33,12 @@ class KVGroups:
     places: tuple[StatePlace | None, ...] = ()  # of each layer's state; None: it has none. Empty: no layer has one
     num_state_groups: int = 0  # the last ones
     pairs: tuple[tuple[int, int], ...] = ()  # (KV group, state group) of layers with both
+    areas_per_layer: int = 2  # with states: of keys and of values; 1: these are the same (latent attention)
 
     @property
     def unit(self) -> int:
         """The rows that a block has in the tensors of keys and values: with states, one for each of its areas."""
-        return 2 * self.layers_per_group if self.places else 1
+        return self.areas_per_layer * self.layers_per_group if self.places else 1
 
     @property
     def table_units(self) -> tuple[int, ...]:
@@ -94,6 +95,7 @@ class KVGroups:
             places=tuple(place_of_layer),
             num_state_groups=count,
             pairs=tuple(pairs),
+            areas_per_layer=geometry.areas_per_layer,
         )
 
     @classmethod

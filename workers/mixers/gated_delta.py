@@ -1,4 +1,4 @@
-"""A gated delta net as a mixer (Qwen3-Next, Qwen3.5)."""
+"""Gated delta nets as mixers: that of Qwen3-Next, Qwen3.5 and OLMo Hybrid, and that of Kimi Linear."""
 
 from dataclasses import dataclass
 
@@ -36,3 +36,36 @@ class GatedDeltaMixer:
         matrices = matrices.view(-1, *self.delta.state_shape)
         y = self.recurrences.gated_delta(view.state_rows, matrices, self.delta, x, b, alpha)
         return self.output(self.recurrences.gated_norm(self.norm, step.returned(y), step.returned(gates)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KimiDeltaMixer:
+    """Kimi delta attention (arXiv 2510.26692), in which each element of a key has a decay: one rank's heads.
+
+    The elements from which decays and gates are projected are the same on all ranks.
+    """
+
+    layer: int
+    sizes: GatedDeltaLayer  # of this rank's share
+    into: Linear  # queries, keys and values, then b, then the elements of decays, then those of gates
+    convolution: CausalConv
+    decays: Linear
+    delta: GatedDelta
+    gates: Linear
+    norm: GatedNorm
+    output: Linear
+    recurrences: Recurrences
+
+    def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        projected, view, sizes = self.into(normed), step.view, self.sizes
+        states = view.cache.states[self.layer]
+        last_inputs, matrices = layer_states(states, sizes.width, sizes.channels, projected.dtype)
+        x = self.recurrences.causal_conv(view.state_rows, last_inputs, self.convolution, projected[:, : sizes.channels])
+        # In memory of its own, because the next product overwrites the result of this one.
+        rest = self.recurrences.copied("inputs of gates", projected[:, sizes.channels :])
+        end = sizes.heads + sizes.rank
+        b, of_decays, of_gates = rest[:, : sizes.heads], rest[:, sizes.heads : end], rest[:, end:]
+        matrices = matrices.view(-1, *self.delta.state_shape)
+        y = self.recurrences.gated_delta(view.state_rows, matrices, self.delta, x, b, self.decays(of_decays))
+        gates = self.gates(step.returned(of_gates))
+        return self.output(self.recurrences.gated_norm(self.norm, step.returned(y), gates))

@@ -153,18 +153,19 @@ class Assembly(LatentReader, ParallelMixerReader):
         return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
 
     def _layer(self, index: int, ops: Ops, attention: AttentionBackend) -> DecoderLayer:
-        names = self._names
+        names, is_recurrent = self._names, self._geometry.recurrent_of(index) is not None
+        norms = names.norms(is_recurrent=is_recurrent)
         self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         return DecoderLayer(
             attention_norm=self._norm_if_named(
-                names.attention_norm if index or names.has_first_attention_norm else "", index
+                norms.attention_norm if index or names.has_first_attention_norm else "", index
             ),
             mixer=self._mixer(index, ops, attention),
-            attention_out_norm=self._norm_if_named(names.attention_out_norm, index),
-            mlp_norm=self._norm_if_named(names.mlp_norm, index),
+            attention_out_norm=self._norm_if_named(norms.attention_out_norm, index),
+            mlp_norm=self._norm_if_named(norms.mlp_norm, index),
             feed_forward=None if self._geometry.lone_parts else self._feed_forward(index, ops),
-            mlp_out_norm=self._norm_if_named(names.mlp_out_norm, index),
+            mlp_out_norm=self._norm_if_named(norms.mlp_out_norm, index),
         )
 
     def _mixer(self, index: int, ops: Ops, backend: AttentionBackend) -> Mixer:

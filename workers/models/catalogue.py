@@ -61,6 +61,7 @@ from .families.nomic_bert import NOMIC_BERT
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
+from .families.olmo_hybrid import OLMO_HYBRID
 from .families.olmoe import OLMOE
 from .families.opt import OPT
 from .families.phi import PHI
@@ -155,6 +156,7 @@ FAMILIES = (
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,
+    OLMO_HYBRID,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

@@ -1,7 +1,7 @@
 // gated_norm: the norm at the end of a recurrent layer, with a gate before or after it; and a gate without a norm.
 //
 // Algorithm  x * silu(gate) in float, or x alone, is scaled to a mean square of 1 in each group, times weight, times silu(gate)
-//            if that comes last; one rounding. Sums as in elementwise/rows.h
+//            or sigmoid(gate) if that comes last; one rounding. Sums as in elementwise/rows.h
 // Shapes     recurrent/scans.h
 // Tile       one group of one row by one thread
 // Floor      each array passes through level 2 once
@@ -13,7 +13,10 @@
 
 namespace {
 
-template <bool GATES_LAST, class Element> void norm_group(const GatedNormParams& p, int64_t row, int64_t first) {
+enum class Gate { SILU_FIRST, SILU_LAST, SIGMOID_LAST };
+
+template <Gate GATE, class Element> void norm_group(const GatedNormParams& p, int64_t row, int64_t first) {
+  constexpr bool GATES_LAST = GATE != Gate::SILU_FIRST;
   const Element* x = (const Element*)p.x + row * p.x_stride + first;
   const Element* gate = (const Element*)p.gate + row * p.gate_stride + first;
   Element* y = (Element*)p.y + row * p.y_stride + first;
@@ -27,7 +30,10 @@ template <bool GATES_LAST, class Element> void norm_group(const GatedNormParams&
   const float scale = norm_scale(sum_of_squares(p.group_size, value), p.group_size, p.eps);
   each_vector(p.group_size, [&](int at, int n) {
     const F32 normed = value(at, n) * scale * get(p.weight + first + at, n);
-    put(y + at, GATES_LAST ? normed * silu(get(gate + at, n)) : normed, n);
+    if constexpr (GATE == Gate::SIGMOID_LAST)
+      put(y + at, times_sigmoid(normed, get(gate + at, n)), n);
+    else
+      put(y + at, GATES_LAST ? normed * silu(get(gate + at, n)) : normed, n);
   });
 }
 
@@ -36,7 +42,9 @@ template <bool GATES_LAST, class Element> void norm_group(const GatedNormParams&
 void gated_norm(Pool* pool, const GatedNormParams* p) {
   const int groups = p->size / p->group_size;
   with_element(p->dtype, [&](auto x) {
-    const auto norm = p->gates_last ? norm_group<true, decltype(x)> : norm_group<false, decltype(x)>;
+    using Element = decltype(x);
+    auto norm = p->gates_last ? norm_group<Gate::SILU_LAST, Element> : norm_group<Gate::SILU_FIRST, Element>;
+    if (p->sigmoid_gates) norm = norm_group<Gate::SIGMOID_LAST, Element>;
     for_rows(pool, p->rows * groups, p->group_size, [&](int i) {
       norm(*p, i / groups, (int64_t)(i % groups) * p->group_size);
     });

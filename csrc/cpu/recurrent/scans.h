@@ -51,19 +51,21 @@ struct NormPartsParams {
 API void norm_parts(Pool*, const NormPartsParams*);
 
 // Gated delta net: state = g * state; state[k] += key[k] * beta * (value - sum over k of key[k] * state[k]); y = sum over k of
-// query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), beta = sigmoid(b); queries and keys
-// are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. scans/gated_delta.cpp.
+// query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), beta = max_beta * sigmoid(b); queries
+// and keys are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. scans/gated_delta.cpp.
 struct GatedDeltaParams {
   StateRows rows;
   void* y;                           // [tokens, heads, value_dim], tokens y_stride apart
   const void *query, *key;           // [tokens, key_heads, key_dim], tokens x_stride apart
   const void* value;                 // [tokens, heads, value_dim], likewise; head h reads key head h / (heads / key_heads)
-  const void *b, *alpha;             // [tokens, heads], tokens gate_stride apart
-  const float *a, *dt_bias;          // [heads]
-  int64_t y_stride, x_stride, gate_stride;
-  int32_t heads, key_heads;
+  const void* b;                     // [tokens, heads], tokens b_stride apart
+  const void* alpha;                 // [tokens, heads, decays], tokens alpha_stride apart
+  const float* a;                    // [heads]
+  const float* dt_bias;              // [heads, decays]
+  int64_t y_stride, x_stride, b_stride, alpha_stride;
+  int32_t heads, key_heads, decays;  // decays of a head: 1, or key_dim, one for each k
   int32_t key_dim, value_dim;        // key_dim: a multiple of 4
-  float scale, eps;                  // of queries; of the norms: x / sqrt(sum of squares + eps)
+  float scale, eps, max_beta;        // of queries; of the norms: x / sqrt(sum of squares + eps); of beta
   int32_t dtype;
 };
 API void gated_delta(Pool*, const GatedDeltaParams*);
@@ -76,6 +78,7 @@ struct GatedNormParams {
   int64_t y_stride, x_stride, gate_stride;
   int32_t rows, size, group_size;
   int32_t gates_last;                // after the norm
+  int32_t sigmoid_gates;             // gates_last: sigmoid(gate) instead of silu(gate)
   float eps;
   int32_t dtype;
 };

@@ -1,6 +1,6 @@
 // The gated delta rule (arXiv 2412.06464), position by position: for each element of a value, held = sum over k of key[k] *
 // state[k]; state[k] = fma(beta * (value - decay * held), key[k], decay * state[k]); y = sum over k of query[k] * state[k],
-// rounded once, where decay = exp(a * softplus(alpha + dt_bias)) and beta = sigmoid(b). Queries and keys are divided by
+// rounded once, where decay = exp(a * softplus(alpha + dt_bias)) and beta = max_beta * sigmoid(b). Queries and keys are divided by
 // sqrt(sum of squares + eps), queries also by sqrt(DEPTH). Sums and the layout of a block are those of scan.cuh.
 // Bytes: the state once in each direction, 4 MB per row of 32 heads of 128 x 128; floor at 4.3 TB/s: 31 us for 32 decoded
 // rows. A chunk is bound by the latency of its tokens, one after another.
@@ -16,7 +16,7 @@ struct GatedDeltaParams {
   const float *a, *dt_bias;      // [heads]
   int64_t y_stride, x_stride, gate_stride;
   int32_t heads, key_heads, value_dim;
-  float scale, eps;              // of queries; of the norms
+  float scale, eps, max_beta;    // of queries; of the norms; of beta
 };
 static_assert(SHARED_BYTES == bytes_of_inputs(1, 2));
 
@@ -49,7 +49,7 @@ DEVICE void stage(const GatedDeltaParams& p, const HeadInputs& inputs, const Out
     const int64_t at = (token + threadIdx.x) * p.gate_stride + output.head;
     const float alpha = to_float(static_cast<const SCALAR*>(p.alpha)[at]) + p.dt_bias[output.head];
     inputs.decay[threadIdx.x] = exponential(softplus(alpha) * p.a[output.head]);
-    inputs.factor[threadIdx.x] = sigmoid(to_float(static_cast<const SCALAR*>(p.b)[at]));
+    inputs.factor[threadIdx.x] = sigmoid(to_float(static_cast<const SCALAR*>(p.b)[at])) * p.max_beta;
   }
 }
 

@@ -25,7 +25,7 @@ LAYERS = {
     "mamba 2, no whole columns": Mamba2Layer(4, 20, 2, 24, (0.05, 0.3)),
     "mamba 2, a large state": Mamba2Layer(1, 40, 1, 296),
     "gated delta": GatedDeltaLayer(4, 2, 128, 128),
-    "gated delta, no whole columns": GatedDeltaLayer(4, 2, 20, 24),
+    "gated delta, no whole columns": GatedDeltaLayer(4, 2, 20, 24, max_beta=2.0),
     "gated delta, large keys": GatedDeltaLayer(1, 1, 260, 40),
 }
 

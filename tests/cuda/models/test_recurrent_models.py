@@ -35,6 +35,7 @@ VARIANTS = {
     "granite4": torch.bfloat16,  # a block of 432 tokens
     "qwen3-next": torch.bfloat16,  # gated delta nets, gates of attention
     "qwen3.5": torch.float16,
+    "olmo-hybrid": torch.bfloat16,  # betas up to 2, norms at other places
     "granite4-dense": torch.bfloat16,
     "bamba": torch.bfloat16,
     "nemotron-h": torch.bfloat16,  # layers of one part

@@ -155,6 +155,7 @@ MUTATIONS = [
     (DELTA, "x + 2 * of_keys + int64_t", "x + of_keys + int64_t", "keys for values"),
     (DELTA, "(value - decay * sum_of(chains))", "(value - sum_of(chains))", "the held value without decay"),
     (DELTA, "* inputs.factor[slot];", ";", "no beta"),
+    (DELTA, "[at])) * p.max_beta;", "[at]));", "betas up to 1 alone"),
     (DELTA, "fmaf(change, k[j], decay * state[i][j])", "fmaf(change, k[j], state[i][j])", "nothing decays"),
     (DELTA, "for (int j = 0; j < 4; j++) chains[j] = 0.f;", "", "the first sum in the second"),
     # The norm and the gate.

@@ -28,6 +28,7 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "bamba": {"attn_layer_indices": [1]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
+    "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"]},
     "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"]},
 }

@@ -17,6 +17,7 @@ from ..portable_numbers import KINDS, assert_same_bits, normals, numbers
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOLERANCES = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 2**-18}
 SIZES = [(96, 96), (96, 24), (1000, 250)]
+GATES = [{}, {"gates_last": True}, {"gates_last": True, "sigmoid_gates": True}]
 
 
 def inputs(size, dtype, kind="plain"):
@@ -25,14 +26,15 @@ def inputs(size, dtype, kind="plain"):
     return wide[:, :size].contiguous(), wide[:, size : 2 * size]
 
 
-@pytest.mark.parametrize("gates_last", [False, True])
+@pytest.mark.parametrize("options", GATES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_each_group_is_normalised_alone(sizes, dtype, gates_last, cpu_pools):
+def test_each_group_is_normalised_alone(sizes, dtype, options, cpu_pools):
     size, group_size = sizes
-    norm = GatedNorm(normals((size,), 1), group_size, 1e-5, gates_last)
+    norm = GatedNorm(normals((size,), 1), group_size, 1e-5, **options)
     x, gate = inputs(size, dtype)
-    gates = silu(gate.double())
+    gates_last = norm.gates_last
+    gates = (torch.sigmoid if norm.sigmoid_gates else silu)(gate.double())
     grouped = (x.double() if gates_last else x.double() * gates).view(len(x), -1, group_size)
     normed = (grouped / (grouped.square().mean(-1, keepdim=True) + 1e-5).sqrt()).flatten(1) * norm.weight.double()
     exact = normed * gates if gates_last else normed
@@ -45,12 +47,12 @@ def test_each_group_is_normalised_alone(sizes, dtype, gates_last, cpu_pools):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gates_last", [False, True])
+@pytest.mark.parametrize("options", GATES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_every_instruction_set_has_the_same_bits(sizes, dtype, gates_last, kind, isa_pools):
+def test_every_instruction_set_has_the_same_bits(sizes, dtype, options, kind, isa_pools):
     size, group_size = sizes
-    norm = GatedNorm(normals((size,), 1), group_size, 1e-5, gates_last)
+    norm = GatedNorm(normals((size,), 1), group_size, 1e-5, **options)
     found = [CpuRecurrences(pool, Buffers()).gated_norm(norm, *inputs(size, dtype, kind)).clone() for pool in isa_pools]
     for each in found[1:]:
         assert_same_bits(each, found[0])

@@ -14,7 +14,8 @@ from ..tiny_models.checkpoints import (
 )
 
 NIGHTLY = [
-    pytest.param(name, marks=pytest.mark.nightly) for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms")
+    pytest.param(name, marks=pytest.mark.nightly)
+    for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms", "qwen3.5-moe", "olmo-hybrid")
 ]
 VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model
@@ -47,7 +48,7 @@ def test_chunks_of_any_size_give_the_same_bits(model, alone, chunk):
 
 
 def test_decode_steps_beside_chunks_of_other_rows_give_the_same_bits(model, alone):
-    loop = PagedLoop(model, num_blocks=80)
+    loop = PagedLoop(model, num_blocks=160)
     rows = [loop.row(random_tokens(LENGTH, seed)) for seed in range(4)]
     found = [loop.step([(row, LENGTH - 40 * index - 20)]) for index, row in enumerate(rows)]
     while work := [(row, 1) for row in rows if row.num_computed < LENGTH]:

@@ -76,16 +76,17 @@ class Mamba2Layer:
 
 
 class GatedDeltaLayer:
-    """The gated delta rule and its inputs."""
+    """The gated delta rule and its inputs; `decays` of a head."""
 
-    def __init__(self, heads, key_heads, key_dim, value_dim):
-        a, bias = -normals((heads,), 1).exp(), normals((heads,), 3) - 2
-        self.weights = GatedDelta(a, bias, key_heads, key_dim, value_dim, 1e-6)
+    def __init__(self, heads, key_heads, key_dim, value_dim, decays=1, max_beta=1.0):
+        a, bias = -normals((heads,), 1).exp(), normals((heads * decays,), 3) - 2
+        self.weights = GatedDelta(a, bias, key_heads, key_dim, value_dim, 1e-6, max_beta)
         self.of_keys = key_heads * key_dim
 
     def inputs(self, length, kind, dtype, seed):
         wide = numbers(kind, (length, 2 * self.of_keys + self.weights.heads * self.weights.value_dim), seed)
-        return [wide.to(dtype), normals((length, 2 * self.weights.heads), seed + 1).to(dtype)]
+        gates = self.weights.heads + len(self.weights.dt_bias)
+        return [wide.to(dtype), normals((length, gates), seed + 1).to(dtype)]
 
     def run(self, recurrences, rows, states, x, gates):
         heads = self.weights.heads
@@ -97,12 +98,14 @@ class GatedDeltaLayer:
         both = both / (both.square().sum(-1, keepdim=True) + w.eps).sqrt()
         query, key = both.repeat_interleave(w.heads // w.key_heads, 2).unbind(1)
         value = x[:, 2 * self.of_keys :].view(len(x), w.heads, w.value_dim)
-        b, alpha = gates.double().chunk(2, 1)
-        decay = torch.exp(softplus(alpha + w.dt_bias.double()) * w.a.double())
+        b, alpha = gates.double().split([w.heads, len(w.dt_bias)], 1)
+        size = softplus(alpha + w.dt_bias.double()).view(len(x), w.heads, -1)
+        decay = torch.exp(size * w.a.double().unsqueeze(1)).unsqueeze(3)
         state, outputs = torch.zeros(w.heads, w.key_dim, w.value_dim, dtype=torch.float64), []
         for t in range(len(x)):
-            state = decay[t].view(-1, 1, 1) * state
-            change = (value[t] - torch.einsum("hk,hkv->hv", key[t], state)) * b[t].sigmoid().unsqueeze(1)
+            state = decay[t] * state
+            beta = w.max_beta * b[t].sigmoid().unsqueeze(1)
+            change = (value[t] - torch.einsum("hk,hkv->hv", key[t], state)) * beta
             state = state + torch.einsum("hk,hv->hkv", key[t], change)
             outputs.append(torch.einsum("hk,hkv->hv", query[t], state) * w.key_dim**-0.5)
         return torch.stack(outputs).flatten(1)
@@ -115,7 +118,8 @@ LAYERS = {
     "mamba 2, one group": Mamba2Layer(3, 48, 1, 16, (0.01, 0.5)),
     "mamba 2, no whole columns": Mamba2Layer(2, 20, 2, 24),
     "gated delta": GatedDeltaLayer(4, 2, 128, 128),
-    "gated delta, no whole columns": GatedDeltaLayer(3, 3, 20, 24),
+    "gated delta, no whole columns": GatedDeltaLayer(3, 3, 20, 24, max_beta=2.0),
+    "gated delta, decays of elements": GatedDeltaLayer(3, 3, 20, 24, decays=20),
 }
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOLERANCES = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 2**-16}

@@ -42,12 +42,12 @@ class CpuRecurrences:
     ) -> Tensor:
         out = self._buffers.take("scanned", len(x), weights.heads * weights.value_dim, x.dtype)
         per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
-        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, weights.eps, out)
+        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, weights.eps, weights.max_beta, out)
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
-        last = norm.gates_last
-        return gated_norm(self._pool, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)
+        gating = {"gates_last": norm.gates_last, "sigmoid_gates": norm.sigmoid_gates}
+        return gated_norm(self._pool, x, gate, norm.weight, norm.group_size, norm.eps, out, **gating)
 
     def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return silu_gate(self._pool, x, gate, self._buffers.take("gated", len(x), x.shape[1], x.dtype))

@@ -55,7 +55,8 @@ class CudaRecurrences(TorchCopies):
     ) -> Tensor:
         out = empty_rows(x, weights.heads * weights.value_dim)
         per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
-        return gated_delta(self._launcher, rows, states, x, (b, alpha), per_head, sizes, weights.eps, out)
+        eps, max_beta = weights.eps, weights.max_beta
+        return gated_delta(self._launcher, rows, states, x, (b, alpha), per_head, sizes, eps, max_beta, out)
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         out, last = empty_rows(x, x.shape[1]), norm.gates_last
@@ -96,6 +97,8 @@ def check_recurrent(geometry: Geometry) -> None:
     """Raises ConfigError naming a size without a kernel. Others are checked when config.json is read."""
     for kind in filter(None, dict.fromkeys(geometry.recurrent)):
         assert isinstance(kind, ShortConvolution | Mamba1Layer | Mamba2Layer | GatedDeltaLayer), kind
+        if isinstance(kind, GatedDeltaLayer) and kind.rank:
+            raise ConfigError("Kimi delta attention has no CUDA kernels; use --device cpu")
         if kind.width not in WIDTHS:
             raise ConfigError(
                 f"config.json: no CUDA kernel supports a convolution of width {kind.width}; it must be {WIDTHS[0]} to "

@@ -69,9 +69,11 @@ class TorchRecurrences(TorchCopies):
             both = both * torch.rsqrt(both.square().sum(-1, keepdim=True) + weights.eps)
             query, key = both.expand(-1, -1, sharing, -1).reshape(2, weights.heads, 1, -1)
             value = wide[2 * of_keys :].view(weights.heads, -1)
-            decay = (softplus(alpha[token].float() + weights.dt_bias) * weights.a).exp().view(-1, 1, 1)
+            size = softplus(alpha[token].float() + weights.dt_bias).view(weights.heads, 1, -1)
+            decay = (size * weights.a.view(-1, 1, 1)).exp()
             state = decay * state
-            change = (value - (state * key).sum(2)) * b[token].float().sigmoid().unsqueeze(1)
+            beta = b[token].float().sigmoid() * weights.max_beta
+            change = (value - (state * key).sum(2)) * beta.unsqueeze(1)
             state = state + change.unsqueeze(2) * key
             out[token] = ((state * query).sum(2) * weights.key_dim**-0.5).flatten()
             return state
@@ -81,7 +83,8 @@ class TorchRecurrences(TorchCopies):
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         wide, gates = x.float(), gate.float()
-        gates = gates / (1.0 + (-gates).exp())  # torch's silu depends on a value's place in the tensor
+        sigmoid = 1.0 / (1.0 + (-gates).exp())  # torch's silu depends on a value's place in the tensor
+        gates = sigmoid if norm.sigmoid_gates else gates / (1.0 + (-gates).exp())
         grouped = (wide if norm.gates_last else wide * gates).view(len(x), -1, norm.group_size)
         normed = grouped * torch.rsqrt(grouped.square().mean(-1, keepdim=True) + norm.eps)
         scaled = normed.view(x.shape) * norm.weight

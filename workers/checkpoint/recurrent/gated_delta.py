@@ -1,4 +1,4 @@
-"""The gated delta net (arXiv 2412.06464) of Qwen3-Next and Qwen3.5."""
+"""The gated delta net (arXiv 2412.06464) of Qwen3-Next, Qwen3.5 and OLMo Hybrid."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -16,6 +16,8 @@ KEY_MULTIPLE, MAX_KEY_DIM, MAX_WIDTH = 4, 512, 8  # that the kernels know
 class GatedDeltaLayer:
     """A projection, a convolution, the gated delta rule, a norm of each head with a gate, and a projection.
 
+    With a `rank` it is Kimi delta attention (arXiv 2510.26692).
+
     Its state has the layout of Mamba2Layer's. Key heads are divided among ranks, each with the heads that read it.
     """
 
@@ -24,6 +26,9 @@ class GatedDeltaLayer:
     key_dim: int
     value_dim: int
     width: int  # tokens that the convolution reads
+    norm_eps: float
+    max_beta: float = 1.0  # above 1 the state may have negative eigenvalues
+    rank: int = 0  # elements from which gates and decays, one for each element of a key, are projected; 0: as above
 
     def check(self) -> None:
         """Raises ConfigError for sizes that no kernel supports."""
@@ -63,7 +68,8 @@ class GatedDeltaLayer:
 
     def draft_bytes(self, tp_size: int, dtype: torch.dtype) -> int:
         share = self.of_rank(tp_size)
-        return 2 * (share.channels + share.heads) * dtype.itemsize
+        decays = share.heads * (share.key_dim if share.rank else 1)
+        return (2 * share.channels + share.heads + decays) * dtype.itemsize
 
     def uneven(self, tp_size: int) -> str:
         return f"the {self.key_heads} key heads of its gated delta nets" if self.key_heads % tp_size else ""

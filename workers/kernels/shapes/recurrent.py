@@ -82,14 +82,14 @@ def check_gated_delta(
     sizes: tuple[int, int, int],
     out: Tensor,
 ) -> None:
-    heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
+    heads, (key_heads, key_dim, value_dim), (a, dt_bias) = gates[0].shape[1], sizes, per_head
     assert heads % key_heads == 0, (heads, key_heads)
+    assert gates[1].shape[1] in (heads, heads * key_dim), gates[1].shape
     assert x.shape[1] == 2 * key_heads * key_dim + heads * value_dim, x.shape
     assert out.shape[1] == heads * value_dim, out.shape
-    assert gates[0].shape == gates[1].shape
-    assert gates[0].stride(0) == gates[1].stride(0)
     _check_states(states, heads, value_dim, key_dim)
-    _check_weights(per_head, (heads,))
+    _check_weights((a,), (heads,))
+    _check_weights((dt_bias,), gates[1].shape[1:])
     _check_tokens((x, *gates, out))
 
 

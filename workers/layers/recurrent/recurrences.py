@@ -43,10 +43,11 @@ class Recurrences(Copies, Protocol):
     def gated_delta(
         self, rows: StateRows, states: Tensor, weights: GatedDelta, x: Tensor, b: Tensor, alpha: Tensor
     ) -> Tensor:
-        """The outputs of all heads, [tokens, heads * value_dim]; beta is the sigmoid of `b` [tokens, heads].
+        """The outputs of all heads, [tokens, heads * value_dim]; beta is max_beta * sigmoid(`b` [tokens, heads]).
 
         `x` [tokens, 2 * key_heads * key_dim + heads * value_dim] are queries, then keys, then values. `alpha` [tokens,
-        heads], with the strides of `b`. `states` [blocks, *weights.state_shape] float32.
+        heads * weights.decays], of one decay a head with the strides of `b`. `states` [blocks, *weights.state_shape]
+        float32.
         """
         ...
 

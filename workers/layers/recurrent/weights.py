@@ -90,18 +90,27 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatedDelta:
-    """The gated delta rule: decay = exp(a * softplus(alpha + dt_bias)); several heads may share a query and a key."""
+    """The gated delta rule: decay = exp(a * softplus(alpha + dt_bias)); several heads may share a query and a key.
+
+    A head has one decay, or one for each element of a key.
+    """
 
     a: Tensor  # [heads] float32, negative
-    dt_bias: Tensor  # [heads] float32
+    dt_bias: Tensor  # [heads * decays] float32
     key_heads: int
     key_dim: int
     value_dim: int
     eps: float  # of the norms of queries and keys
+    max_beta: float = 1.0
 
     @property
     def heads(self) -> int:
         return len(self.a)
+
+    @property
+    def decays(self) -> int:
+        """Of a head."""
+        return len(self.dt_bias) // len(self.a)
 
     @property
     def state_shape(self) -> tuple[int, int, int, int]:
@@ -110,9 +119,13 @@ class GatedDelta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatedNorm:
-    """An RMS norm of each group of a vector, multiplied by silu(gate) before it, or after it if `gates_last`."""
+    """An RMS norm of each group of a vector, multiplied by silu(gate) before it, or after it if `gates_last`.
+
+    `sigmoid_gates`, with `gates_last`: by sigmoid(gate) instead.
+    """
 
     weight: Tensor  # [size] float32
     group_size: int
     eps: float
     gates_last: bool = False
+    sigmoid_gates: bool = False

@@ -13,7 +13,7 @@ MAX_CACHED = 1024  # elements of a vector in the cache: what attention kernels a
 SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
-def sized(found: dict[str, Any], fields: dict[str, Any], query_rank: int, *defaults: int) -> dict[str, Any]:
+def sized(found: dict[str, Any], fields: dict[str, Any], query_rank: int | None, *defaults: int) -> dict[str, Any]:
     """`found` with the sizes of latent attention; `defaults` are those of SIZES.
 
     `fields` are config.json's: q_lora_rank is `query_rank` if it is absent, and null if queries are projected directly.

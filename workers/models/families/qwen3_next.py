@@ -3,12 +3,12 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ..names.mtp_names import QWEN_MTP_NAMES
 from ..names.recurrent_names import GatedDeltaNames
 from ..names.weight_names import WeightNames
 from .family import FULL, Family, need, partial_rope_everywhere, renamed
+from .gated_delta_layers import gated_delta_layer, in_linear_layers
 from .mamba2_layers import LINEAR
 from .qwen_moe import experts
 
@@ -32,12 +32,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
-    sizes = config.linear_key_head_dim, config.linear_value_head_dim, config.linear_conv_kernel_dim
-    layer = GatedDeltaLayer(config.linear_num_value_heads, config.linear_num_key_heads, *sizes)
-    layer.check()
-    layers = range(1, config.num_hidden_layers + 1)
-    kinds = config.layer_types or [FULL if at % config.full_attention_interval == 0 else LINEAR for at in layers]
-    return tuple(layer if kind == LINEAR else None for kind in kinds)
+    return in_linear_layers(gated_delta_layer(config, config.rms_norm_eps), config)
 
 
 QWEN3_NEXT = Family(

@@ -43,12 +43,22 @@ class GatedDeltaNames:
     b: str = "model.layers.{}.linear_attn.in_proj_b"
     alpha: str = "model.layers.{}.linear_attn.in_proj_a"
     by_key_head: str = ""  # instead of the first four: of each key head its query, key, values and their gates
+    decays_down: str = ""  # Kimi delta attention, instead of alpha and of gates: two projections, one after the other
+    decays_up: str = ""
+    gates_down: str = ""
+    gates_up: str = ""
     gates_by_key_head: str = ""  # instead of b and alpha: of each key head b, then alpha, of its heads
-    convolution: str = "model.layers.{}.linear_attn.conv1d"
+    query_convolution: str = "model.layers.{}.linear_attn.conv1d"  # likewise
+    key_convolution: str = "model.layers.{}.linear_attn.conv1d"
+    value_convolution: str = "model.layers.{}.linear_attn.conv1d"
     a_log: str = "model.layers.{}.linear_attn.A_log"
     dt_bias: str = "model.layers.{}.linear_attn.dt_bias"
     norm: str = "model.layers.{}.linear_attn.norm.weight"
     output: str = "model.layers.{}.linear_attn.out_proj"
+
+    @property
+    def convolutions(self) -> tuple[str, str, str]:
+        return self.query_convolution, self.key_convolution, self.value_convolution
 
 
 MAMBA1_NAMES = Mamba1Names()

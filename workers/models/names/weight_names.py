@@ -1,5 +1,6 @@
 """Names of tensors in a checkpoint, with the defaults that most families share."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,6 +14,8 @@ from .recurrent_names import (
     Mamba1Names,
     Mamba2Names,
 )
+
+_NUMBER = re.compile(r"\.\d+(?=\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,16 @@ class LatentNames:
 
 
 @dataclass(frozen=True, slots=True)
+class NormNames:
+    """The norms around a layer's mixer and its feed-forward, as in WeightNames."""
+
+    attention_norm: str
+    mlp_norm: str
+    attention_out_norm: str = ""
+    mlp_out_norm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
 
@@ -75,6 +88,7 @@ class WeightNames:
     mlp_norm: str = "model.layers.{}.post_attention_layernorm.weight"
     attention_out_norm: str = ""  # applied to attention's output before it is added
     mlp_out_norm: str = ""
+    recurrent_norms: NormNames | None = None  # of recurrent layers, if they have others
     query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
@@ -108,9 +122,16 @@ class WeightNames:
     others: tuple["WeightNames", ...] = ()  # the names in checkpoints of another format
 
     def found_in(self, tensors: Collection[str]) -> "WeightNames":
-        """The names in this checkpoint, by its format; those of `self` if it has neither."""
+        """The names in this checkpoint: those of the format of which it has the most."""
         formats = [each._with_prefix_of(tensors) for each in (self, *self.others)]
-        return next((each for each in formats if each.mlp_norm.format(0) in tensors), formats[0])
+        if not self.others:
+            return formats[0]
+        stored = {_NUMBER.sub(".{}", name.removesuffix(".weight")) for name in tensors}
+        return max(formats, key=lambda each: each._count_in(stored))
+
+    def _count_in(self, stored: Collection[str]) -> int:
+        names = (name.removesuffix(".weight") for name in asdict(self).values() if isinstance(name, str))
+        return sum(name in stored for name in names)
 
     def _with_prefix_of(self, tensors: Collection[str]) -> "WeightNames":
         """In a checkpoint saved without a head, names lack the common prefix.
@@ -127,11 +148,17 @@ class WeightNames:
             return self
         return self.begun(prefix, "")
 
+    def norms(self, *, is_recurrent: bool) -> NormNames:
+        """Of a layer."""
+        if is_recurrent and self.recurrent_norms is not None:
+            return self.recurrent_norms
+        return NormNames(self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm)
+
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
-        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta")
+        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta", "recurrent_norms")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
-        parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items()}
+        parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)
         return replace(self, **parts, **_begun(old, new, asdict(self)), unused_prefixes=unused)
 

@@ -1,15 +1,17 @@
 """Reads the mixers of gated delta nets, and the gates of attention."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ...layers.linear import Linear
 from ...layers.recurrent.weights import GatedDelta, GatedNorm
 from ...mixers.attention import Attention
 from ...mixers.gated_attention import GatedAttention
-from ...mixers.gated_delta import GatedDeltaMixer
+from ...mixers.gated_delta import GatedDeltaMixer, KimiDeltaMixer
 from ...mixers.mixer import Mixer
 from ..matrix_rows import Rows, Span
 from .mamba2_reader import Mamba2Reader, joined_spans
@@ -18,40 +20,104 @@ EPS = 1e-6  # of the norms of queries and keys
 
 
 class GatedDeltaReader(Mamba2Reader):
-    """Key heads are divided among the ranks, each with the heads that read it."""
+    """Key heads are divided among the ranks, each with the heads that read it.
+
+    What decays and gates of Kimi delta attention are projected from is on every rank.
+    """
 
     def _gated_delta(self, index: int, kind: GatedDeltaLayer) -> Mixer:
-        names, hidden = self._names.gated_delta, self._geometry.hidden_size
-        share, heads = kind.of_rank(self._group.size), slice(*self._even_span(kind.heads))
+        names, hidden, share = self._names.gated_delta, self._geometry.hidden_size, kind.of_rank(self._group.size)
+        rows = self._rows_by_key_head(index, kind) if names.by_key_head else self._rows_by_part(index, kind)
+        heads = slice(*self._even_span(kind.heads))
         vectors = (name.format(index) for name in (names.a_log, names.dt_bias))
         a_log, dt_bias = (self._per_head(name, kind.heads)[heads] for name in vectors)
-        of_keys = kind.key_heads * kind.key_dim
-        parts = (0, of_keys), (of_keys, of_keys), (2 * of_keys, kind.inner_size)
-        spans = [(at + first, at + last) for at, size in parts for first, last in [self._even_span(size)]]
-        rows = self._rows_by_key_head(index, kind) if names.by_key_head else self._rows_by_part(index, kind, spans)
-        norm = self._vector(names.norm.format(index), kind.value_dim).float().repeat(share.heads)
         return GatedDeltaMixer(
             layer=index,
             sizes=share,
             into=self._column_parallel(rows, hidden, False),
-            convolution=self._convolution(names.convolution.format(index), kind.channels, kind.width, spans),
-            delta=GatedDelta(-a_log.exp(), dt_bias, share.key_heads, kind.key_dim, kind.value_dim, EPS),
-            norm=GatedNorm(norm, kind.value_dim, self._geometry.norm_eps, gates_last=True),
+            convolution=self._convolution(self._channels_of(index, kind), kind.width),
+            delta=GatedDelta(-a_log.exp(), dt_bias, share.key_heads, kind.key_dim, kind.value_dim, EPS, kind.max_beta),
+            norm=GatedNorm(self._weights_of_heads(index, kind), kind.value_dim, kind.norm_eps, gates_last=True),
             output=self._row_parallel(names.output.format(index), hidden, kind.inner_size, False),
             recurrences=self._recurrences,
         )
 
-    def _rows_by_part(self, index: int, kind: GatedDeltaLayer, spans: Sequence[Span]) -> list[Rows]:
-        """Queries, keys and values, whose `spans` are those of one matrix, then gates, b and alpha."""
-        names, of_keys = self._names.gated_delta, kind.key_heads * kind.key_dim
-        each = [name.format(index) for name in (names.query, names.key, names.value)]
-        if len(set(each)) == 1:
-            rows = [Rows(each[0], kind.channels, span) for span in joined_spans(spans)]
-        else:
-            sizes = zip(each, (of_keys, of_keys, kind.inner_size), strict=True)
-            rows = [Rows(name, size, self._even_span(size)) for name, size in sizes]
+    def _kimi_delta(self, index: int, kind: GatedDeltaLayer) -> KimiDeltaMixer:
+        names, hidden, of_keys = self._names.gated_delta, self._geometry.hidden_size, kind.heads * kind.key_dim
+        rows = self._queries_keys_values((names.query, names.key, names.value), index, kind)
+        rows.append(Rows(names.b.format(index), kind.heads, self._even_span(kind.heads)))
+        rows += [Rows(each.format(index), kind.rank, (0, kind.rank)) for each in (names.decays_down, names.gates_down)]
+        weight = self._weights_of_heads(index, kind)
+        return KimiDeltaMixer(
+            layer=index,
+            sizes=kind.of_rank(self._group.size),
+            into=self._column_parallel(rows, hidden, False),
+            convolution=self._convolution(self._channels_of(index, kind), kind.width),
+            decays=self._projected_up(names.decays_up.format(index), of_keys, kind.rank),
+            delta=self._delta_of_elements(index, kind),
+            gates=self._projected_up(names.gates_up.format(index), kind.inner_size, kind.rank),
+            norm=GatedNorm(weight, kind.value_dim, kind.norm_eps, gates_last=True, sigmoid_gates=True),
+            output=self._row_parallel(names.output.format(index), hidden, kind.inner_size, False),
+            recurrences=self._recurrences,
+        )
+
+    def _projected_up(self, name: str, size: int, rank: int) -> Linear:
+        return self._column_parallel([Rows(name, size, self._even_span(size))], rank, False)
+
+    def _delta_of_elements(self, index: int, kind: GatedDeltaLayer) -> GatedDelta:
+        names, of_keys, heads = self._names.gated_delta, kind.heads * kind.key_dim, self._even_span(kind.heads)
+        name, shape = names.a_log.format(index), (1, 1, kind.heads, 1)
+        a_log = self._tensor(name, lambda: self._read_tensor(name, shape, dtype=torch.float32)).flatten()
+        bias = self._per_head(names.dt_bias.format(index), of_keys)[slice(*self._even_span(of_keys))]
+        share = kind.of_rank(self._group.size)
+        sizes = share.key_heads, kind.key_dim, kind.value_dim
+        return GatedDelta(-a_log[slice(*heads)].exp(), bias, *sizes, EPS, kind.max_beta)
+
+    def _weights_of_heads(self, index: int, kind: GatedDeltaLayer) -> Tensor:
+        """Of the norm: the same for each of this rank's heads."""
+        weight = self._vector(self._names.gated_delta.norm.format(index), kind.value_dim).float()
+        return weight.repeat(kind.of_rank(self._group.size).heads)
+
+    def _rows_by_part(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
+        """Queries, keys and values, then gates, b and alpha."""
+        names = self._names.gated_delta
         others = (names.gates, kind.inner_size), (names.b, kind.heads), (names.alpha, kind.heads)
-        return rows + [Rows(name.format(index), size, self._even_span(size)) for name, size in others]
+        rows = [Rows(name.format(index), size, self._even_span(size)) for name, size in others]
+        return self._queries_keys_values((names.query, names.key, names.value), index, kind) + rows
+
+    def _queries_keys_values(self, names: Sequence[str], index: int, kind: GatedDeltaLayer) -> list[Rows]:
+        """Of one matrix, if the names are the same, or of three."""
+        each = [name.format(index) for name in names]
+        if len(set(each)) == 1:
+            return [Rows(each[0], kind.channels, span) for span in joined_spans(self._spans(kind))]
+        return [Rows(name, size, self._even_span(size)) for name, size in zip(each, _sizes(kind), strict=True)]
+
+    def _channels_of(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
+        """The filters, of one tensor or of three.
+
+        transformers saves three equal parts, whatever the sizes of queries, keys and values.
+        """
+        names, entries = self._names.gated_delta.convolutions, self._checkpoint.entries
+        each = [name.format(index) for name in names]
+        found = [entries[weight].shape for name in each if (weight := f"{name}.weight") in entries]
+        ends = list(accumulate(shape[0] if shape else 0 for shape in found))
+        if len(set(each)) == 1 or len(found) < len(each) or ends[-1] != kind.channels:
+            return self._queries_keys_values(names, index, kind)
+        rows = [
+            Rows(name, end - start, (max(first, start) - start, min(last, end) - start))
+            for first, last in joined_spans(self._spans(kind))
+            for name, start, end in zip(each, [0, *ends[:-1]], ends, strict=True)
+            if max(first, start) < min(last, end)
+        ]
+        for name in set(each).difference(part.name for part in rows):
+            self._checkpoint.skip(name)
+        return rows
+
+    def _spans(self, kind: GatedDeltaLayer) -> list[Span]:
+        """Of this rank's queries, keys and values in a matrix of all."""
+        starts = accumulate(_sizes(kind)[:-1], initial=0)
+        each = [(start, self._even_span(size)) for start, size in zip(starts, _sizes(kind), strict=True)]
+        return [(start + first, start + last) for start, (first, last) in each]
 
     def _rows_by_key_head(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
         """The same of files that have them by key head."""
@@ -78,6 +144,12 @@ def without_gates(queries: Rows, head_dim: int) -> Rows:
     start, stop = queries.span
     rows = torch.arange(start, stop) if queries.order is None else start + queries.order
     return Rows.chosen(queries.name, 2 * queries.total, rows + rows // head_dim * head_dim)
+
+
+def _sizes(kind: GatedDeltaLayer) -> tuple[int, int, int]:
+    """Rows of all queries, of all keys and of all values."""
+    of_keys = kind.key_heads * kind.key_dim
+    return of_keys, of_keys, kind.inner_size
 
 
 def _of(parts: Tensor, size: int) -> Tensor:

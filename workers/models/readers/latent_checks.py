@@ -16,7 +16,7 @@ def check_latent(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry)
         return
     projections = {name.rpartition(".")[0] for name in checkpoint.entries}
     wanted = _shapes(names, geometry, geometry.latent)
-    for layer in range(geometry.num_layers):
+    for layer in filter(geometry.has_attention, range(geometry.num_layers)):
         for name, shape in wanted.items():
             _check(checkpoint, projections, name.format(layer), shape)
 

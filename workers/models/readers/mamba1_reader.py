@@ -32,7 +32,7 @@ class Mamba1Reader(Mamba2Reader):
             sizes=kind.of_rank(self._group.size),
             into=self._column_parallel(x, hidden, kind.has_bias),
             convolution=self._convolution(
-                names.convolution.format(index), inner, kind.width, [span], kind.has_conv_bias
+                [Rows(names.convolution.format(index), inner, span)], kind.width, kind.has_conv_bias
             ),
             parts=self._row_parallel(names.parts.format(index), kind.parts_size, inner, False),
             norms=self._part_norms(index, kind),

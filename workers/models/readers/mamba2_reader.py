@@ -39,7 +39,9 @@ class Mamba2Reader(FeedForwardReader):
             sizes=share,
             into=self._column_parallel(rows, hidden, kind.has_bias),
             convolution=self._convolution(
-                convolution, kind.channels, kind.width, [(a - inner, b - inner) for a, b in of_conv], kind.has_conv_bias
+                [Rows(convolution, kind.channels, (a - inner, b - inner)) for a, b in of_conv],
+                kind.width,
+                kind.has_conv_bias,
             ),
             scan=Mamba2(-a_log.exp(), d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
             gate=self._gate(names.norm.format(index), kind),
@@ -48,24 +50,21 @@ class Mamba2Reader(FeedForwardReader):
         )
 
     def _convolution(
-        self,
-        name: str,
-        channels: int,
-        width: int,
-        spans: Sequence[Span],
-        has_bias: bool = False,
-        *,
-        activates: bool = True,
+        self, parts: list[Rows], width: int, has_bias: bool = False, *, activates: bool = True
     ) -> CausalConv:
-        bias = self._bias([Rows(name, channels, span) for span in spans]).float() if has_bias else None
-        weight = self._tensor(name, lambda: self._channels(name, channels, width, spans))
+        """Of the given channels of one or several tensors."""
+        bias = self._bias(parts).float() if has_bias else None
+        weight = self._tensor(parts[0].name, lambda: self._channels(parts, width))
         return CausalConv(weight.float(), bias, activates)
 
-    def _channels(self, name: str, channels: int, width: int, spans: Sequence[Span]) -> Tensor:
+    def _channels(self, parts: list[Rows], width: int) -> Tensor:
         """The filters of this rank's channels, [width, channels] in the model's dtype."""
-        name = f"{name}.weight"
-        found = torch.cat([self._checkpoint.read(name, (channels, 1, width), 0, *span) for span in spans])
-        held = converted(name, found, self._geometry.dtype).to(self._device).squeeze(1).T.contiguous()
+        read = self._checkpoint.read
+        found = [read(f"{part.name}.weight", (part.total, 1, width), 0, *part.span) for part in parts]
+        each = [
+            converted(f"{part.name}.weight", one, self._geometry.dtype) for part, one in zip(parts, found, strict=True)
+        ]
+        held = torch.cat(each).to(self._device).squeeze(1).T.contiguous()
         self._loaded(held.nbytes)
         return held
 

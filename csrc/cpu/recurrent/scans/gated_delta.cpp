@@ -3,6 +3,7 @@
 // Algorithm  of each value's element, over the rows k of its state: the sum of key[k] * state[k], times g, is what the state
 //            holds for this key; state[k] = fma(key[k], beta * (value - that), g * state[k]); y = sum query[k] * state[k]. Sums over k are
 //            four, of every fourth k, added as (0 + 1) + (2 + 3). The order is the same for a decoded token and a chunk
+//            With decays of their own, rows are multiplied by them before the first sum, too
 // Shapes     recurrent/scans.h
 // Tile       a head of one row by one thread; of VECTORS vectors of values the state stays in level 1 over the tokens of a
 //            segment, as the second sum needs all of the first
@@ -19,7 +20,8 @@ constexpr int VECTORS = 2;
 
 struct Segment {
   int count, width, depth;       // tokens; padded value_dim; key_dim
-  const float *decay, *beta;     // [count]
+  const float* decay;            // [count], or [count, depth]
+  const float* beta;             // [count]
   const float *query, *key;      // [count, depth]
   const float* value;            // [count, width]
   float* y;                      // [count, width]
@@ -38,24 +40,30 @@ template <int COUNT> inline Vectors<COUNT> total(const F32 (&chains)[CHAINS][COU
 
 template <int COUNT> void clear(F32 (&chains)[CHAINS][COUNT]) { EACH(j, CHAINS) EACH(v, COUNT) chains[j][v] = splat(0.0f); }
 
-// Advances the state of COUNT vectors, at from[v] and to[v], by token t.
-template <int COUNT>
+// Advances the state of COUNT vectors, at from[v] and to[v], by token t. PER_ROW: rows have decays of their own.
+template <bool PER_ROW, int COUNT>
 void advance(const Segment& s, const float* const (&from)[COUNT], float* const (&to)[COUNT], int vector, int t) {
   const float *key = s.key + (int64_t)t * s.depth, *query = s.query + (int64_t)t * s.depth;
   const int64_t place = (int64_t)t * s.width + vector * LANES;
-  const F32 decay = splat(s.decay[t]);
+  const float* decays = s.decay + (int64_t)t * (PER_ROW ? s.depth : 1);
+  const F32 whole = splat(decays[0]);
+  const auto decay = [&](int k) { return PER_ROW ? splat(decays[k]) : whole; };
   F32 chains[CHAINS][COUNT];
   clear(chains);
   for (int k = 0; k < s.depth; k += CHAINS)
     EACH(j, CHAINS) EACH(v, COUNT)
-      chains[j][v] = fma(load(from[v] + (k + j) * LANES_OF_COLUMN), splat(key[k + j]), chains[j][v]);
-  const Vectors<COUNT> held = total(chains);
+      chains[j][v] = fma(load(from[v] + (k + j) * LANES_OF_COLUMN),
+                         splat(PER_ROW ? key[k + j] * decays[k + j] : key[k + j]), chains[j][v]);
+  const Vectors<COUNT> sum = total(chains);
   F32 change[COUNT];
-  EACH(v, COUNT) change[v] = (load(s.value + place + v * LANES) - decay * held.part[v]) * s.beta[t];
+  EACH(v, COUNT) {
+    const F32 held = PER_ROW ? sum.part[v] : decay(0) * sum.part[v];
+    change[v] = (load(s.value + place + v * LANES) - held) * s.beta[t];
+  }
   clear(chains);
   for (int k = 0; k < s.depth; k += CHAINS)
     EACH(j, CHAINS) EACH(v, COUNT) {
-      const F32 state = fma(change[v], splat(key[k + j]), decay * load(from[v] + (k + j) * LANES_OF_COLUMN));
+      const F32 state = fma(change[v], splat(key[k + j]), decay(k + j) * load(from[v] + (k + j) * LANES_OF_COLUMN));
       store(to[v] + (k + j) * LANES_OF_COLUMN, state);
       chains[j][v] = fma(state, splat(query[k + j]), chains[j][v]);
     }
@@ -63,7 +71,7 @@ void advance(const Segment& s, const float* const (&from)[COUNT], float* const (
   EACH(v, COUNT) store(s.y + place + v * LANES, out.part[v]);
 }
 
-template <int COUNT> void scan_vectors(const Segment& s, const float* from, float* to, int vector) {
+template <bool PER_ROW, int COUNT> void scan_vectors(const Segment& s, const float* from, float* to, int vector) {
   const float* sources[COUNT];
   float* targets[COUNT];
   EACH(v, COUNT) {
@@ -72,16 +80,16 @@ template <int COUNT> void scan_vectors(const Segment& s, const float* from, floa
     if (!from)
       for (int k = 0; k < s.depth; k++) store(targets[v] + k * LANES_OF_COLUMN, splat(0.0f));
   }
-  advance<COUNT>(s, sources, targets, vector, 0);
+  advance<PER_ROW, COUNT>(s, sources, targets, vector, 0);
   EACH(v, COUNT) sources[v] = targets[v];
-  for (int t = 1; t < s.count; t++) advance<COUNT>(s, sources, targets, vector, t);
+  for (int t = 1; t < s.count; t++) advance<PER_ROW, COUNT>(s, sources, targets, vector, t);
 }
 
-void scan(const Segment& s, const float* from, float* to) {
+template <bool PER_ROW> void scan(const Segment& s, const float* from, float* to) {
   const int vectors = s.width / LANES;
   int vector = 0;
-  for (; vector + VECTORS <= vectors; vector += VECTORS) scan_vectors<VECTORS>(s, from, to, vector);
-  for (; vector < vectors; vector++) scan_vectors<1>(s, from, to, vector);
+  for (; vector + VECTORS <= vectors; vector += VECTORS) scan_vectors<PER_ROW, VECTORS>(s, from, to, vector);
+  for (; vector < vectors; vector++) scan_vectors<PER_ROW, 1>(s, from, to, vector);
 }
 
 // `from` [size] to unit length, times `scale`.
@@ -98,18 +106,27 @@ template <class Element> struct Head {
 
   Head(const GatedDeltaParams& params, int number) : p(params), head(number), width(in_columns(p.value_dim)) {
     thread_local Arena arena;
-    decay = (float*)arena.reserve(sizeof(float) * SEGMENT * (2 + 2 * width + 2 * p.key_dim));
-    beta = decay + SEGMENT, value = beta + SEGMENT, y = value + SEGMENT * width;
+    decay = (float*)arena.reserve(sizeof(float) * SEGMENT * (1 + p.decays + 2 * width + 2 * p.key_dim));
+    beta = decay + SEGMENT * p.decays, value = beta + SEGMENT, y = value + SEGMENT * width;
     query = y + SEGMENT * width, key = query + SEGMENT * p.key_dim;
   }
 
   void gates(int token, int count) {  // sets decay and beta
-    const int64_t at = token * p.gate_stride + head;
-    gather_tokens((const Element*)p.alpha + at, p.gate_stride, count, decay);
-    gather_tokens((const Element*)p.b + at, p.gate_stride, count, beta);
-    for (int t = 0; t < count; t += LANES) {
+    gather_tokens((const Element*)p.b + token * p.b_stride + head, p.b_stride, count, beta);
+    for (int t = 0; t < count; t += LANES) store(beta + t, sigmoid(load(beta + t)) * p.max_beta);
+    if (p.decays > 1) return decays_of_rows(token, count);
+    gather_tokens((const Element*)p.alpha + token * p.alpha_stride + head, p.alpha_stride, count, decay);
+    for (int t = 0; t < count; t += LANES)
       store(decay + t, exp(softplus(load(decay + t) + p.dt_bias[head]) * p.a[head]));
-      store(beta + t, sigmoid(load(beta + t)));
+  }
+
+  void decays_of_rows(int token, int count) {
+    const float* bias = p.dt_bias + (int64_t)head * p.decays;
+    for (int t = 0; t < count; t++) {
+      const Element* alpha = (const Element*)p.alpha + (token + t) * p.alpha_stride + (int64_t)head * p.decays;
+      each_vector(p.decays, [&](int at, int n) {
+        put(decay + t * p.decays + at, exp(softplus(get(alpha + at, n) + get(bias + at, n)) * p.a[head]), n);
+      });
     }
   }
 
@@ -122,7 +139,8 @@ template <class Element> struct Head {
       normalise((const Element*)p.key + at + key_head, p.key_dim, p.eps, 1.0f, key + t * p.key_dim);
       widen((const Element*)p.value + at + (int64_t)head * p.value_dim, value + t * width, p.value_dim);
     }
-    scan({count, width, p.key_dim, decay, beta, query, key, value, y}, from, to);
+    const Segment segment{count, width, p.key_dim, decay, beta, query, key, value, y};
+    p.decays > 1 ? scan<true>(segment, from, to) : scan<false>(segment, from, to);
     for (int t = 0; t < count; t++) {
       Element* out = (Element*)p.y + (token + t) * p.y_stride + (int64_t)head * p.value_dim;
       each_vector(p.value_dim, [&](int at, int n) { put(out + at, load(y + t * width + at), n); });

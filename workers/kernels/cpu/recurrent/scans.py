@@ -50,34 +50,48 @@ def gated_delta(
     per_head: tuple[Tensor, Tensor],
     sizes: tuple[int, int, int],
     eps: float,
+    max_beta: float,
     out: Tensor,
 ) -> Tensor:
     """Set `out` [tokens, heads * value_dim] as Recurrences.gated_delta has it.
 
-    `gates` are b and alpha, [tokens, heads], `per_head` a and dt_bias, [heads] float32; `sizes` are key_heads, key_dim
-    and value_dim. Rows of `x`, gates and `out` may be strided.
+    `gates` are b, [tokens, heads], and alpha, [tokens, heads * decays], `per_head` a, [heads], and dt_bias, [heads *
+    decays], both float32; `sizes` are key_heads, key_dim and value_dim. Rows of `x`, gates and `out` may be strided.
     """
-    heads, (key_heads, key_dim, _) = gates[0].shape[1], sizes
+    heads, (key_heads, *of_heads) = gates[0].shape[1], sizes
+    key_dim = of_heads[0]
     of_keys = key_heads * key_dim
     assert key_dim % KEY_MULTIPLE == 0, key_dim
     check_gated_delta(states, x, gates, per_head, sizes, out)
     key = x.data_ptr() + of_keys * x.itemsize
     tensors = out.data_ptr(), x.data_ptr(), key, key + of_keys * x.itemsize
-    weights, strides = (each.data_ptr() for each in (*gates, *per_head)), (out.stride(0), x.stride(0))
-    rest = *strides, gates[0].stride(0), heads, *sizes, key_dim**-0.5, eps, DTYPE_CODES[x.dtype]
+    weights = (each.data_ptr() for each in (*gates, *per_head))
+    strides: tuple[int, ...] = (out.stride(0), x.stride(0))
+    strides += tuple(each.stride(0) for each in gates)
+    counts = heads, key_heads, gates[1].shape[1] // heads, *of_heads
+    rest = *strides, *counts, key_dim**-0.5, eps, max_beta, DTYPE_CODES[x.dtype]
     pool.functions["gated_delta"](pool.handle, GATED_DELTA(*state_fields(rows, states), *tensors, *weights, *rest))
     return out
 
 
 def gated_norm(
-    pool: Pool, x: Tensor, gate: Tensor, weight: Tensor, group_size: int, eps: float, out: Tensor, *, gates_last: bool
+    pool: Pool,
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor,
+    group_size: int,
+    eps: float,
+    out: Tensor,
+    *,
+    gates_last: bool,
+    sigmoid_gates: bool = False,
 ) -> Tensor:
     """Set `out` [rows, size] as Recurrences.gated_norm has it; `weight` is [size] float32, rows may be strided."""
     rows, size = x.shape
     check_gated_norm(x, gate, weight, group_size, out)
     pointers = out.data_ptr(), x.data_ptr(), gate.data_ptr(), weight.data_ptr()
     strides, sizes = (out.stride(0), x.stride(0), gate.stride(0)), (rows, size, group_size)
-    fields = GATED_NORM(*pointers, *strides, *sizes, gates_last, eps, DTYPE_CODES[x.dtype])
+    fields = GATED_NORM(*pointers, *strides, *sizes, gates_last, sigmoid_gates, eps, DTYPE_CODES[x.dtype])
     pool.functions["gated_norm"](pool.handle, fields)
     return out
 

@@ -55,9 +55,9 @@ class GatedDeltaParams(ctypes.Structure):
     _fields_ = (
         ("rows", StateRows),
         *((name, c_void_p) for name in ("y", "query", "key", "value", "b", "alpha", "a", "dt_bias")),
-        *((name, c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
-        *((name, c_int32) for name in ("heads", "key_heads", "key_dim", "value_dim")),
-        *((name, c_float) for name in ("scale", "eps")),
+        *((name, c_int64) for name in ("y_stride", "x_stride", "b_stride", "alpha_stride")),
+        *((name, c_int32) for name in ("heads", "key_heads", "decays", "key_dim", "value_dim")),
+        *((name, c_float) for name in ("scale", "eps", "max_beta")),
         ("dtype", c_int32),
     )
 
@@ -66,7 +66,7 @@ class GatedNormParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "x", "gate", "weight")),
         *((name, c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
-        *((name, c_int32) for name in ("rows", "size", "group_size", "gates_last")),
+        *((name, c_int32) for name in ("rows", "size", "group_size", "gates_last", "sigmoid_gates")),
         ("eps", c_float),
         ("dtype", c_int32),
     )

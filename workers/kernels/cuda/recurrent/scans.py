@@ -34,7 +34,7 @@ class GatedDeltaParams(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("y", "x", "b", "alpha", "a", "dt_bias")),
         *((name, ctypes.c_int64) for name in ("y_stride", "x_stride", "gate_stride")),
         *((name, ctypes.c_int) for name in ("heads", "key_heads", "value_dim")),
-        *((name, ctypes.c_float) for name in ("scale", "eps")),
+        *((name, ctypes.c_float) for name in ("scale", "eps", "max_beta")),
     )
 
 
@@ -74,6 +74,7 @@ def gated_delta(
     per_head: tuple[Tensor, Tensor],
     sizes: tuple[int, int, int],
     eps: float,
+    max_beta: float,
     out: Tensor,
 ) -> Tensor:
     """Set `out` [tokens, heads * value_dim] as Recurrences.gated_delta has it.
@@ -83,11 +84,13 @@ def gated_delta(
     """
     heads, (key_heads, key_dim, value_dim) = gates[0].shape[1], sizes
     check_gated_delta(states, x, gates, per_head, sizes, out)
+    assert gates[0].shape == gates[1].shape, gates[1].shape
+    assert gates[0].stride(0) == gates[1].stride(0), gates[1].stride()
     if len(x):
         kernel = gated_delta_kernel(x.dtype, value_dim, key_dim)
         pointers = (tensor.data_ptr() for tensor in (out, x, *gates, *per_head))
         strides = out.stride(0), x.stride(0), gates[0].stride(0)
-        rest = *strides, heads, key_heads, value_dim, key_dim**-0.5, eps
+        rest = *strides, heads, key_heads, value_dim, key_dim**-0.5, eps, max_beta
         params = GatedDeltaParams(state_rows_params(rows, states), *pointers, *rest)
         launcher.launch(kernel, scan_grid(kernel, rows, heads, value_dim), params)
     return out
