@@ -41,6 +41,7 @@ from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.jamba import JAMBA
 from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
+from .families.kimi_linear import KIMI_LINEAR
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
 from .families.llama import LLAMA
@@ -157,6 +158,7 @@ FAMILIES = (
     QWEN3_5,
     QWEN3_5_MOE,
     OLMO_HYBRID,
+    KIMI_LINEAR,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

@@ -122,7 +122,7 @@ EARLY = [
     *("llama-linear-biased", "qwen3", "llama-multi-query", "opt", "opt-350m", "gpt2", "phi3", "starcoder2"),
     *("gpt-bigcode", "gemma3", "granite", "smollm3", "gemma2", "bloom-even", "falcon-two-norms", "olmo2", "glm4"),
     *("llama4", "stablelm-qk-norm", "qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
-    *("mamba2", "granite4", "qwen3-next", "qwen3.5", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
+    *("mamba2", "granite4", "qwen3-next", "qwen3.5", "kimi-linear", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
 ]
 NIGHTLY = [
     *("mamba", "mamba-biased", "jamba-dense", "mamba2-biased", "granite4-dense", "bamba", "nemotron-h-dense"),

@@ -52,7 +52,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "minicpm3"),
         "mamba2",
         "qwen3-next",
-        *nightly("mamba", "granite4", "falcon-h1", "qwen3.5", "qwen3.5-moe", "olmo-hybrid"),
+        *nightly("mamba", "granite4", "falcon-h1", "qwen3.5", "qwen3.5-moe", "olmo-hybrid", "kimi-linear"),
         *nightly("mamba-biased", "falcon-mamba", "jamba", "jamba-dense"),
         *nightly("falcon-h1-with-norms", "falcon-h1-gated-first"),
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),

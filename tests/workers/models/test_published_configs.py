@@ -29,6 +29,9 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
     "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "kimi_linear": {
+        "linear_attn_config": {"kda_layers": [1], "full_attn_layers": [2], "head_dim": 128, "num_heads": 32}
+    },
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"]},
     "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"]},
 }

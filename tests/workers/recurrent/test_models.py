@@ -15,7 +15,7 @@ from ..tiny_models.checkpoints import (
 
 NIGHTLY = [
     pytest.param(name, marks=pytest.mark.nightly)
-    for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms", "qwen3.5-moe", "olmo-hybrid")
+    for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms", "qwen3.5-moe", "olmo-hybrid", "kimi-linear")
 ]
 VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model

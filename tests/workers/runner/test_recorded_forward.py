@@ -169,7 +169,7 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variant", ["lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1"]
+    "variant", ["lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "kimi-linear", "nemotron-h", "jamba", "falcon-h1"]
 )
 def test_recurrent_layers_run_in_one_call(make_model, tmp_path, variant):
     write_checkpoint(variant, tmp_path)
