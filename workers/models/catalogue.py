@@ -78,6 +78,7 @@ from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
 from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
+from .families.t5_encoder import T5_ENCODER
 from .families.xlm_roberta_xl import XLM_ROBERTA_XL
 
 FAMILIES = (
@@ -113,6 +114,7 @@ FAMILIES = (
     ERNIE,
     DEBERTA_V2,
     ALBERT,
+    T5_ENCODER,
     GPT_NEOX,
     GPTJ,
     FALCON,

@@ -157,7 +157,7 @@ def _scores(fields: LabelFields, head: Head, own: LabelPooling, wanted: str) -> 
     """The spec of a model that scores labels, or each token. A process reward model has two labels per step."""
     pooling = fields.pooling(own)
     if wanted not in ("auto", pooling):
-        raise ConfigError(f"pooling={wanted} is for embeddings; this model has scores of its {pooling} token")
+        raise ConfigError(f"pooling={wanted} is for embeddings; this model's scores have the pooling {pooling}")
     is_late, kind = pooling == "late", "mean" if pooling == "late" else pooling
     match head:
         case "rewards":

@@ -143,6 +143,8 @@ def test_the_first_format_of_jina_embeddings_v3_names_the_repository_to_use(tmp_
         ("DebertaV2", {"max_relative_positions": 10}),
         ("DebertaV2", {"embedding_size": 32}),
         ("DebertaV2", {"pooler_hidden_act": "tanh"}),
+        ("T5Encoder", {"feed_forward_proj": "gated-silu"}),
+        ("T5Encoder", {"relative_attention_max_distance": 64}),
         ("Albert", {"num_hidden_groups": 2}),
         ("NomicBert", {"activation_function": "gelu"}),
         ("NomicBert", {"num_experts": 8}),

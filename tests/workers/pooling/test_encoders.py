@@ -151,6 +151,16 @@ def test_the_head_of_training_is_ignored(name, tmp_path):
     assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
 
 
+@pytest.mark.parametrize("feed_forward", ["relu", "gated-gelu"])
+def test_embeddings_of_t5_encoders_agree_with_transformers(feed_forward, tmp_path, pools):
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_heads": 4}
+    theirs = write_reference(tmp_path, "T5EncoderModel", {**sizes, "feed_forward_proj": feed_forward})
+    expected = hidden_states(theirs, tokens(150))
+    for pool in pools:
+        found = vectors(ours(tmp_path, pool=pool), tokens(150), task="token_embed", use_activation=False)
+        assert_near(found, expected)
+
+
 def test_embeddings_of_electra_base_are_not_projected(tmp_path, make_pool):
     options = {"max_position_embeddings": 256, "embedding_size": 64}
     expected = hidden_states(write_reference(tmp_path, "ElectraModel", options), tokens(40))
