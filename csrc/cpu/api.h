@@ -118,7 +118,9 @@ API void norm(Pool*, const NormParams*);
 // out = activation(x), or, gated, activation(gate) * up
 struct ActivateParams {
   void* out;      // [rows, size]
-  const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up
+  const void* x;  // [rows, size]; gated: [rows, 2 * size], gate then up; with `up` the gates alone
+  const void* up;     // gated: [rows, size], rows `up_stride` apart; or null: in x
+  int64_t up_stride;
   int32_t rows, size;
   int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; 5, gated: clamped, see elementwise/elementwise.cpp
   int32_t is_gated, dtype;
@@ -158,10 +160,12 @@ struct RotateParams {
   const int64_t *positions, *slots;              // [tokens]; slot = block * block_size + offset
   void *keys, *values;                           // [blocks, kv_heads, block_size, cached_dim], see heads.h
   float *key_scales, *value_scales;              // [blocks, kv_heads, block_size]: keys and values are int8; or null
-  int32_t tokens, heads, kv_heads, head_dim, block_size;
+  int32_t tokens, heads, kv_heads, head_dim, block_size;  // kv_heads 0: queries alone, nothing is written to the cache
   int32_t norm_stride;                           // from a head's norm weights to the next head's: 0 or head_dim
   float eps;
-  int32_t is_centred, dtype;
+  int32_t is_centred;
+  int32_t normalises_values;                     // each value head is scaled to a mean square of 1
+  int32_t dtype;
 };
 API void rotate_and_cache(Pool*, const RotateParams*);
 

@@ -12,7 +12,9 @@ from .formats import (
     ALL_TOOL_FORMATS,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
+    FUNCTION_GEMMA,
     FUNCTION_TAG,
+    GEMMA4,
     GLM45,
     GRANITE,
     HARMONY,
@@ -27,6 +29,7 @@ from .formats import (
     QWEN3_CODER,
     THINK,
     THINK_IN_BRACKETS,
+    THOUGHT_CHANNEL,
     ReasoningFormat,
     ToolFormat,
 )
@@ -37,6 +40,8 @@ Named = TypeVar("Named")
 # The first pattern that matches the template counts. Several formats have <tool_call>; more specific ones come first.
 _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     (r"<\|channel\|>", HARMONY),
+    (r"<\|tool_call>", GEMMA4),
+    ("<start_function_call>", FUNCTION_GEMMA),
     ("(?s)<｜tool▁calls▁begin｜>.*```json", DEEPSEEK_V3),
     ("<｜tool▁calls▁begin｜>", DEEPSEEK_V31),
     (r"<\|tool_calls_section_begin\|>", KIMI_K2),
@@ -52,7 +57,11 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     ("<tool_call>", HERMES),
     (r'<\|python_tag\|>|"name": function name, "parameters"', LLAMA3_JSON),
 )
-_REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (("</think>", THINK), (r"\[THINK\]", THINK_IN_BRACKETS))
+_REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
+    ("</think>", THINK),
+    (r"\[THINK\]", THINK_IN_BRACKETS),
+    (r"<\|channel>", THOUGHT_CHANNEL),
+)
 
 # vLLM's names for these formats.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
@@ -63,7 +72,7 @@ _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FO
 }
 _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
     ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "qwen3"), THINK
-) | {"mistral": THINK_IN_BRACKETS}
+) | {"mistral": THINK_IN_BRACKETS, "gemma4": THOUGHT_CHANNEL}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from .readers.states import (
     JsonArguments,
     JsonCall,
     Key,
+    MarkedArguments,
     PythonCalls,
     Skip,
     State,
@@ -61,6 +62,7 @@ class ReasoningFormat:
     name: str
     begin: str
     end: str
+    label: str = ""  # written behind `begin`; not a part of the reasoning
 
 
 def _object_in_list(begin: str, end: str = "") -> CallForm:
@@ -254,6 +256,22 @@ def _json_list(name: str, *begins: str, end: str = "") -> ToolFormat:
 GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
 PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
 
+
+def _gemma(name: str, begin: str, end: str, mark: str) -> ToolFormat:
+    """A format whose keys have no quotes, and whose strings are between marks."""
+    states: dict[str, State] = {
+        CONTENT: Text("content", {begin: "name"}),
+        "name": Header((HeaderEnd("{", re.compile(r"^\s*call:(?P<name>[^\s<>{}]+)\s*$"), "arguments"),)),
+        "arguments": MarkedArguments("end", mark),
+        "end": Skip({end: "between"}, CONTENT),
+        "between": Skip({begin: "name"}, CONTENT),
+    }
+    return ToolFormat(name, states, CallForm(f"{begin}call:{{name}}", end, begin))
+
+
+GEMMA4 = _gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+FUNCTION_GEMMA = _gemma("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
 _TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[^\s<>]+)"), "arguments")
 _TO_NO_TOOL = (
@@ -278,6 +296,8 @@ HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Hea
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45),
     *(DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, HARMONY),
+    *(GEMMA4, FUNCTION_GEMMA),
 )
 THINK = ReasoningFormat("think", "<think>", "</think>")  # DeepSeek R1, Qwen 3, QwQ, GLM 4.5, Kimi K2 and many others
 THINK_IN_BRACKETS = ReasoningFormat("mistral", "[THINK]", "[/THINK]")  # Magistral
+THOUGHT_CHANNEL = ReasoningFormat("gemma4", "<|channel>", "<channel|>", label="thought\n")  # Gemma 4

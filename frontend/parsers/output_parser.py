@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from .events import Event
 from .readers.collector import Collector, Tools
 from .readers.json_readers import JsonArgumentsReader, JsonCallReader
+from .readers.marked_reader import MarkedArgumentsReader
 from .readers.parameter_readers import KeyReader, ValueReader
 from .readers.python_reader import PythonCallsReader
 from .readers.states import (
@@ -20,6 +21,7 @@ from .readers.states import (
     JsonArguments,
     JsonCall,
     Key,
+    MarkedArguments,
     PythonCalls,
     Skip,
     State,
@@ -47,6 +49,7 @@ _TAG_READERS: Mapping[type[State], Callable[[Any, Collector, TagTokens], Reader]
 }
 _READERS: Mapping[type[State], Callable[[Any, Collector], Reader]] = {
     JsonArguments: JsonArgumentsReader,
+    MarkedArguments: MarkedArgumentsReader,
     JsonCall: JsonCallReader,
     PythonCalls: PythonCallsReader,
     Key: KeyReader,

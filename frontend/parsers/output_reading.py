@@ -128,9 +128,13 @@ def output_format(
     start = tools.start if tools else CONTENT
     if reasoning is None:
         return Format(states, start)
+    begun = "reasoning"
+    if reasoning.label:
+        begun = "label"
+        states[begun] = Skip({reasoning.label: "reasoning"}, "reasoning")
     states |= {
-        "in reasoning": Skip({reasoning.begin: "reasoning"}, "reasoning"),
-        "before reasoning": Skip({reasoning.begin: "reasoning"}, start, keeps_space=True),
+        "in reasoning": Skip({reasoning.begin: begun}, begun),
+        "before reasoning": Skip({reasoning.begin: begun}, start, keeps_space=True),
         "reasoning": Text("reasoning", {reasoning.end: AFTER_REASONING}),
         AFTER_REASONING: Skip({}, start),
     }

@@ -30,6 +30,10 @@ class Experts:
     has_shared_gate: bool = False  # the shared expert's output is multiplied by the sigmoid of a projection
     router_bias: bool = False
     biases: bool = False  # of the experts' projections
+    has_factors: bool = False  # each expert's weights are multiplied by a learned number at the end
+    is_beside_dense: bool = (
+        False  # the layer also has a dense feed-forward; each has norms of its own, and so the router
+    )
 
     def check(self) -> None:
         """Raises ConfigError naming the field of config.json that is out of range."""

@@ -1,8 +1,8 @@
 """The geometry of a model, independent of its family: the parameters that decoder, weights and KV cache need."""
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from msgspec import Meta
@@ -36,7 +36,7 @@ class Temperature:
 class RopeScaling:
     """How rotary frequencies are scaled beyond the model's original context length."""
 
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope"; "none": no rotation
+    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"; "none": no rotation
     theta: Annotated[float, Meta(gt=1)] = 10000.0
     factor: Positive = 1.0
     original_max_positions: Annotated[int, Meta(ge=1)] = 1
@@ -50,6 +50,7 @@ class RopeScaling:
     truncate: bool = True  # yarn
     short_factors: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency
     long_factors: tuple[Positive, ...] = ()
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # proportional: of the pairs, those that turn
     rotary_dim: int | None = None  # rotated elements of a head; None: all
     temperature: Temperature | None = None
     is_long: bool = False  # longrope: uses the long factors, because max_model_len exceeds the original positions
@@ -91,6 +92,22 @@ class RelativePositions:
 
     num_buckets: int
     max_distance: int
+
+
+class LayerSizes(NamedTuple):
+    """The sizes that differ by layer in some models."""
+
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Vectors of each token that enter after the feed-forward of each layer: of its own embedding, and projected."""
+
+    size: int  # of a layer's vector
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +165,24 @@ class Geometry:
     is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
+    layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
+    kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
+    has_value_norm: bool = False  # each value head is scaled to a mean square of 1
+    layers_with_one_kv_matrix: frozenset[int] = frozenset()  # values are the keys before norm and rotation
+    layer_inputs: LayerInputs | None = None
+    has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer
+
+    def of_layer(self, layer: int) -> "Geometry":
+        """The same with the sizes of that layer."""
+        return replace(self, **self.layer_sizes[layer]._asdict(), layer_sizes=()) if self.layer_sizes else self
+
+    def kv_source(self, layer: int) -> int:
+        return self.kv_sources[layer] if self.kv_sources else layer
+
+    @property
+    def has_one_head_size(self) -> bool:
+        """Whether the keys of all layers have the same shape."""
+        return len({sizes[:2] for sizes in self.layer_sizes}) < 2
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
@@ -257,6 +292,7 @@ class Geometry:
         for name, count in parts:
             if count % tp_size:
                 return f"does not divide the model's {name}, {count}"
-        if self.num_kv_heads % tp_size and tp_size % self.num_kv_heads:
-            return f"neither divides the model's {self.num_kv_heads} KV heads nor is a multiple of them"
+        for kv_heads in {sizes.num_kv_heads for sizes in self.layer_sizes} or {self.num_kv_heads}:
+            if kv_heads % tp_size and tp_size % kv_heads:
+                return f"neither divides the model's {kv_heads} KV heads nor is a multiple of them"
         return ""

@@ -145,6 +145,15 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     v_head_dim: Size = 0
     rope_interleave: bool = True
     num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=64)] = 1  # layers after the last
+    global_head_dim: Size = 512  # Gemma 4: of layers with full attention
+    num_global_key_value_heads: Size | None = None  # likewise, if attention_k_eq_v
+    attention_k_eq_v: bool = False  # in layers with full attention values are the keys before norm and rotation
+    per_layer_config: dict[str, dict[str, Any]] | None = None  # by layer, instead of the three
+    num_kv_shared_layers: Annotated[int, Meta(ge=0)] = 0  # the last layers, which have the keys and values of others
+    use_double_wide_mlp: bool = False  # in these layers
+    hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 256  # 0: none
+    vocab_size_per_layer_input: Size = 262_144
+    enable_moe_block: bool = False
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

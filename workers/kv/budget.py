@@ -59,6 +59,8 @@ def dtype_of_cache(config: Config, geometry: Geometry, device: str, readable: to
         return geometry.dtype
     if geometry.latent:
         raise ConfigError(f"kv_cache_dtype={name} is not supported for latent attention; use kv_cache_dtype=auto")
+    if not geometry.has_one_head_size:
+        raise ConfigError(f"kv_cache_dtype={name} needs heads of one size in all layers; use kv_cache_dtype=auto")
     coding = CODINGS[name]
     if readable == coding.dtype and geometry.dtype in coding.models:
         return coding.dtype

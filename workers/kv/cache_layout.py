@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoint.geometry import Geometry
+from .kv_cache import bytes_per_token
 from .kv_groups import KVGroups
 from .state_places import STATE_ALIGNMENT, STATE_BLOCK, block_size_for, places_of
 
@@ -26,8 +27,8 @@ class CacheLayout:
         The block size is `block_size`, or a multiple of it in which the model's states fit.
         """
         dtype = dtype or geometry.dtype
-        groups = KVGroups.of_model(geometry, max_model_len)
-        per_token = geometry.kv_bytes_per_block(1, tp_size, dtype, groups.layers_per_group)
+        groups = KVGroups.of_model(geometry, max_model_len, tp_size)
+        per_token = bytes_per_token(geometry, groups, tp_size, dtype)
         sizes = geometry.state_bytes(tp_size)
         if not sizes:
             return cls(groups, block_size, block_size * per_token)

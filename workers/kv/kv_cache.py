@@ -30,7 +30,8 @@ class KVCache:
 
     In a model with states all areas of a block are adjacent in memory, and a state lies anywhere in a block. `keys` and
     `values` of a layer then begin at the layer's area of block 0, and have a row for each area from there on: those of
-    block b are row b * groups.unit, which is what the block tables of KV groups hold (TableUnits).
+    block b are row b * groups.unit, which is what the block tables of KV groups hold (TableUnits). Likewise in a model
+    whose keys differ in size by layer; a block's rows, which differ by group, are groups.table_units.
     """
 
     keys: Sequence[Tensor]  # by layer
@@ -65,7 +66,11 @@ class KVCache:
         """
         dtype = dtype or geometry.dtype
         shape = (num_blocks, geometry.kv_heads_of_rank(tp_size), block_size, geometry.cached_head_dim)
-        groups = groups or KVGroups.whole(geometry.num_layers)
+        if groups is None:
+            is_plain = geometry.has_one_head_size and not geometry.kv_sources
+            groups = KVGroups.whole(geometry.num_layers) if is_plain else KVGroups.of_model(geometry, 1, tp_size)
+        if groups.areas:
+            return cls._of_areas(geometry, num_blocks, block_size, tp_size, device, dtype, groups)
         sizes = [0 if kind is None else kind.state_bytes(tp_size, geometry.dtype) for kind in geometry.recurrent]
         try:
             keys, values, memory = _areas(groups, shape, dtype, device, are_same=bool(geometry.latent))
@@ -75,10 +80,7 @@ class KVCache:
         except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
             each = geometry.kv_bytes_per_block(block_size, tp_size, dtype, groups.layers_per_group)
             needed = num_blocks * max(each, _states_end(groups, sizes))
-            sized_by = "kv_cache_memory_bytes" if device == "cpu" else "gpu_memory_utilization or kv_cache_memory_bytes"
-            raise MemoryShortage(
-                f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; lower {sized_by}"
-            ) from error
+            raise _shortage(num_blocks, needed, device) from error
         areas = [*keys, *values] if memory is None else [memory]
         areas += [*of_scales[0], *of_scales[1]] if of_scales[2] is None else [of_scales[2]]
         pairs, none = list(zip(*of_scales[:2], strict=True)), torch.empty((0, *shape[1:]), dtype=dtype)
@@ -87,12 +89,56 @@ class KVCache:
         scales_of = [(no_scales, no_scales) if index < 0 else pairs[index] for index in of_layer if coded]
         return cls(keys, values, block_size, scales_of, groups, states, blocks=whole_blocks(num_blocks, areas))
 
+    @classmethod
+    def _of_areas(
+        cls,
+        geometry: Geometry,
+        num_blocks: int,
+        block_size: int,
+        tp_size: int,
+        device: str,
+        dtype: torch.dtype,
+        groups: KVGroups,
+    ) -> "KVCache":
+        """The cache of a model whose keys differ in size by layer: one tensor, which each layer views in its own shape.
+
+        As in a model with states a block is one piece of memory, and a layer's tensors begin at its area of block 0.
+        """
+        per_block = bytes_per_token(geometry, groups, tp_size, dtype) * block_size // dtype.itemsize
+        try:
+            memory = _empty((num_blocks, per_block), dtype, device)
+        except (RuntimeError, MemoryError, OSError, OverflowError) as error:  # torch and mmap
+            raise _shortage(num_blocks, num_blocks * per_block * dtype.itemsize, device) from error
+        keys, values = list[Tensor](), list[Tensor]()
+        for layer, (group, index) in enumerate(zip(groups.of_layer, groups.tensor_of_layer, strict=True)):
+            sizes, unit = geometry.of_layer(layer), groups.table_units[group]
+            areas = memory.view(-1, sizes.kv_heads_of_rank(tp_size), block_size, sizes.cached_head_dim)
+            end = (num_blocks - 1) * unit + 1
+            keys.append(areas[2 * index :][:end])
+            values.append(areas[2 * index + 1 :][:end])
+        return cls(keys, values, block_size, (), groups, blocks=whole_blocks(num_blocks, [memory]))
+
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
 
     def copy_blocks(self, pairs: bytes) -> None:
         """Copy whole blocks, of any KV group, on the device's current stream; `pairs` as in SchedulerOutput."""
         copy_blocks(self.blocks, pairs)
+
+
+def bytes_per_token(geometry: Geometry, groups: KVGroups, tp_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one token in a block of any group on one rank."""
+    if not groups.areas:
+        return geometry.kv_bytes_per_block(1, tp_size, dtype, groups.layers_per_group)
+    of_layer = geometry.of_layer(groups.first_layer(0)).kv_bytes_per_block(1, tp_size, dtype, 1)
+    return groups.layers_per_group * of_layer // groups.areas[0]
+
+
+def _shortage(num_blocks: int, needed: int, device: str) -> MemoryShortage:
+    sized_by = "kv_cache_memory_bytes" if device == "cpu" else "gpu_memory_utilization or kv_cache_memory_bytes"
+    return MemoryShortage(
+        f"the KV cache of {num_blocks} blocks needs {needed} bytes, which cannot be allocated; lower {sized_by}"
+    )
 
 
 def _areas(

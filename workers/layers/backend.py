@@ -15,7 +15,7 @@ from .adapters.ops import AdapterOps
 from .attention import AttentionBackend, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
-from .feed_forward import ExpertWeights, FeedForward
+from .feed_forward import ExpertWeights, RoutedFeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
 from .recurrent.recurrences import Recurrences, SelectiveScan
@@ -58,7 +58,7 @@ class Backend(Protocol):
 
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
-    ) -> FeedForward:
+    ) -> RoutedFeedForward:
         """Raises ConfigError if this backend has no kernels for it."""
         ...
 

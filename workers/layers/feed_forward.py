@@ -8,6 +8,7 @@ from torch import Tensor
 from ..checkpoint.geometry import Activation
 from ..checkpoint.weight_forms import Weight
 from .linear import Linear
+from .norm import Norm
 from .ops import Ops
 
 
@@ -16,6 +17,14 @@ class FeedForward(Protocol):
 
     def __call__(self, normed: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; a row's bits depend only on that row. Valid until any Linear's next."""
+        ...
+
+
+class RoutedFeedForward(FeedForward, Protocol):
+    """A mixture of experts."""
+
+    def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
+        """The same; `logits` [tokens, experts] are the router's, if it does not read `normed`."""
         ...
 
 
@@ -44,3 +53,30 @@ class ExpertWeights:
     down_bias: Tensor | None  # [experts of this rank, hidden]
     shared_gate_up: Linear | None  # None: there is no shared expert
     shared_down: Weight | None  # this rank's share of the inputs
+    factors: Tensor | None = None  # [experts] float32, of their weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseBesideExperts:
+    """The sum of a dense feed-forward and a mixture of experts, each with norms of its own before and after it."""
+
+    dense_norm: Norm
+    dense: FeedForward
+    dense_out_norm: Norm
+    router_norm: Norm
+    router: Linear
+    experts_norm: Norm
+    experts: RoutedFeedForward
+    experts_out_norm: Norm
+    ones: Tensor  # [hidden] float32
+    ops: Ops
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        ops = self.ops
+        logits = self.router(ops.norm(hidden, self.router_norm))
+        mixed = ops.norm(self.experts(ops.norm(hidden, self.experts_norm), logits), self.experts_out_norm)
+        total = ops.scale(
+            mixed, self.ones
+        )  # in memory of its own, because the next norm overwrites the result of this one
+        ops.add(total, ops.norm(self.dense(ops.norm(hidden, self.dense_norm)), self.dense_out_norm))
+        return total

@@ -17,9 +17,10 @@ class HeadLayout:
     """The heads of a projected token on one rank: queries, then keys, then values."""
 
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rotaries: tuple[Rotary, ...]  # one per layer; equal ones are shared
+    num_kv_heads: int  # the cache has those of each layer
+    head_dim: int  # of most layers
+    rotaries: tuple[Rotary, ...]  # one per layer, of the size of its heads; equal ones are shared
+    normalises_values: bool = False  # each value head to a mean square of 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +82,13 @@ class Ops(Protocol):
         """
         ...
 
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        """The activation of [tokens, n]; if gated, activation(gate) * up of [tokens, 2 * n], gate then up."""
+    def rotate_queries(self, step: Any, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
+        """The same for `projected` [tokens, heads * head_dim] of a layer without keys and values of its own."""
+        ...
+
+    def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
+        """The activation of [tokens, n]; if gated, activation(gate) * up of [tokens, 2 * n], gate then up.
+
+        With `up` [tokens, n], whose rows may be strided, `x` has the gates alone.
+        """
         ...

@@ -23,6 +23,7 @@ class Rotary:
     """
 
     def __init__(self, scaling: "RopeScaling", head_dim: int, device: str = "cpu"):
+        self.head_dim = head_dim
         rotated = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
         self.frequencies = torch.zeros(head_dim // 2)  # radians per position of each pair, on the host; 0: not rotated
         self.frequencies[: len(rotated)] = rotated
@@ -81,6 +82,9 @@ def scaled_frequencies(scaling: "RopeScaling", head_dim: int) -> Tensor:
             return plain / scaling.factor
         case "llama3":
             return _llama3(plain, scaling)
+        case "proportional":
+            turning = int(scaling.share * head_dim // 2)
+            return torch.where(torch.arange(head_dim // 2) < turning, plain, 0.0) / scaling.factor
         case "yarn":
             return _yarn(scaling, head_dim)
         case "longrope":

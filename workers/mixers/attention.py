@@ -32,3 +32,21 @@ class Attention:
         """The input of the output projection."""
         query = self.ops.rotate_and_cache(step.ops, self.layer, self.qkv(normed), self.query_norm, self.key_norm)
         return self.backend.attend(step.attention, self.layer, query, self.options).flatten(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedAttention:
+    """Attention over the keys and values of an earlier layer, whose tensors in the cache are also this layer's."""
+
+    layer: int
+    query: Linear
+    query_norm: Norm | None  # of each head
+    output: Linear
+    options: AttentionOptions
+    ops: Ops
+    backend: AttentionBackend
+
+    def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        query = self.ops.rotate_queries(step.ops, self.layer, self.query(normed), self.query_norm)
+        attended = self.backend.attend(step.attention, self.layer, query, self.options).flatten(1)
+        return self.output(step.returned(attended))

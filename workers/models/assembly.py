@@ -21,24 +21,25 @@ from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
-from ..mixers.attention import Attention
+from ..mixers.attention import Attention, SharedAttention
 from ..mixers.feed_forward import LoneFeedForward
 from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
-from .matrix_rows import query_key_value_rows
+from .matrix_rows import Rows, query_key_value_rows
 from .packed_cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
 from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader
+from .readers.layer_input_reader import LayerInputReader
 from .readers.parallel_mixer_reader import ParallelMixerReader
 from .readers.weight_reader import VOCABULARY_MULTIPLE
 
 log = logging.getLogger(__name__)
 
 
-class Assembly(LatentReader, ParallelMixerReader):
+class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
     """Builds a decoder; each kind of weight is divided among the ranks in its own way."""
 
     def model(self, pooling: PoolingHead) -> Model:
@@ -49,6 +50,7 @@ class Assembly(LatentReader, ParallelMixerReader):
         embedding, head = self._vocabulary()
         embedding_norm = self._norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
         positions = self._positions() if geometry.learned_positions else None
+        layer_inputs = self._layer_inputs(ops)
         layers = [self._layer(index, ops, attention) for index in range(geometry.num_layers)]
         final_norm = self._final_norm(layers)
         tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
@@ -70,6 +72,7 @@ class Assembly(LatentReader, ParallelMixerReader):
             quantization=facts,
             pooling=pooling,
             adapters=self._adapters,
+            layer_inputs=layer_inputs,
         )
 
     def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
@@ -147,10 +150,12 @@ class Assembly(LatentReader, ParallelMixerReader):
 
     def _heads(self) -> HeadLayout:
         geometry, size = self._geometry, self._group.size
-        rotated = geometry.latent.rope_dim if geometry.latent else geometry.head_dim
-        rotaries = {rope: Rotary(rope, rotated, self._device) for rope in geometry.ropes}
+        of_latent = geometry.latent.rope_dim if geometry.latent else None
+        sizes = [of_latent or geometry.of_layer(layer).head_dim for layer in range(geometry.num_layers)]
+        each = list(zip(geometry.ropes, sizes, strict=True))
+        rotaries = {rotary: Rotary(*rotary, self._device) for rotary in each}
         heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
-        return HeadLayout(*heads, tuple(rotaries[rope] for rope in geometry.ropes))
+        return HeadLayout(*heads, tuple(rotaries[rotary] for rotary in each), geometry.has_value_norm)
 
     def _layer(self, index: int, ops: Ops, attention: AttentionBackend) -> DecoderLayer:
         names, is_recurrent = self._names, self._geometry.recurrent_of(index) is not None
@@ -166,6 +171,7 @@ class Assembly(LatentReader, ParallelMixerReader):
             mlp_norm=self._norm_if_named(norms.mlp_norm, index),
             feed_forward=None if self._geometry.lone_parts else self._feed_forward(index, ops),
             mlp_out_norm=self._norm_if_named(norms.mlp_out_norm, index),
+            end=self._layer_end(index),
         )
 
     def _mixer(self, index: int, ops: Ops, backend: AttentionBackend) -> Mixer:
@@ -178,30 +184,54 @@ class Assembly(LatentReader, ParallelMixerReader):
             return self._recurrent(index)
         if geometry.latent is not None:
             return self._latent_attention(geometry.latent, self._attention_options(index), index, ops, backend)
+        if geometry.kv_source(index) != index:
+            return self._shared_attention(index, ops, backend)
         attention = self._attention(index, ops, backend)
         if geometry.recurrent_of(index) is not None:
             return self._parallel_mixer(attention, self._recurrent(index), ops)
         return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
 
     def _attention(self, index: int, ops: Ops, backend: AttentionBackend) -> Attention:
-        geometry, output = self._geometry, self._names.output.format(index)
         query_norm, key_norm = self._head_norms(index)
-        query_rows = geometry.num_heads * geometry.head_dim
         return Attention(
             layer=index,
             qkv=self._query_key_value(index, ops),
             query_norm=query_norm,
             key_norm=key_norm,
-            output=self._row_parallel(output, geometry.hidden_size, query_rows, geometry.output_bias),
+            output=self._attention_output(index),
             options=self._attention_options(index),
             ops=ops,
             backend=backend,
         )
 
+    def _shared_attention(self, index: int, ops: Ops, backend: AttentionBackend) -> SharedAttention:
+        """That of a layer whose file may have the projection and norm of keys and values, which are not used."""
+        geometry, names = self._geometry.of_layer(index), self._names
+        for unused in (names.key, names.value, names.key_norm.removesuffix(".weight")):
+            self._checkpoint.skip(unused.format(index))
+        first, last = self._even_span(geometry.num_heads)
+        span = first * geometry.head_dim, last * geometry.head_dim
+        query = Rows(names.query.format(index), geometry.num_heads * geometry.head_dim, span)
+        return SharedAttention(
+            layer=index,
+            query=self._column_parallel([query], geometry.hidden_size, geometry.qkv_bias),
+            query_norm=self._head_norms(index)[0],
+            output=self._attention_output(index),
+            options=self._attention_options(index),
+            ops=ops,
+            backend=backend,
+        )
+
+    def _attention_output(self, index: int) -> Linear:
+        geometry, name = self._geometry.of_layer(index), self._names.output.format(index)
+        inputs = geometry.num_heads * geometry.head_dim
+        return self._row_parallel(name, geometry.hidden_size, inputs, geometry.output_bias)
+
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
-        geometry, names, group = self._geometry, self._names, self._group
-        each = names.query.format(index), names.key.format(index), names.value.format(index)
-        queries, keys = self._even_span(geometry.num_heads), self._kv_heads()
+        geometry, names, group = self._geometry.of_layer(index), self._names, self._group
+        value = names.key if index in geometry.layers_with_one_kv_matrix else names.value
+        each = names.query.format(index), names.key.format(index), value.format(index)
+        queries, keys = self._even_span(geometry.num_heads), self._kv_heads(index)
         rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
         if geometry.has_gated_attention:
             rows[0] = without_gates(rows[0], geometry.head_dim)

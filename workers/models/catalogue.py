@@ -24,6 +24,7 @@ from .families.falcon_mamba import FALCON_MAMBA
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
+from .families.gemma4 import GEMMA4
 from .families.glm import GLM, GLM4
 from .families.glm4_moe import GLM4_MOE
 from .families.glm4_moe_lite import GLM4_MOE_LITE
@@ -90,6 +91,7 @@ FAMILIES = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     GRANITE,
     SMOLLM3,
     STARCODER2,

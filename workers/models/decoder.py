@@ -14,6 +14,7 @@ from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ..layers.feed_forward import FeedForward
+from ..layers.layer_inputs import LayerEnd, LayerInputs
 from ..layers.norm import Norm
 from ..layers.ops import Ops
 from ..mixers.mixer import GroupStep, Mixer
@@ -31,6 +32,7 @@ class DecoderLayer:
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
     feed_forward: FeedForward | None  # None: the layer ends with the mixer
     mlp_out_norm: Norm | None
+    end: LayerEnd | None = None  # after the feed-forward's output is added
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +54,7 @@ class Model:
     quantization: dict[str, str]  # human-readable facts; empty if nothing is quantized
     pooling: PoolingHead
     adapters: Adapters | None  # None: requests cannot use LoRA adapters
+    layer_inputs: LayerInputs | None = field(default=None, kw_only=True)
     taps: Taps = field(default_factory=Taps, kw_only=True)
     libraries = ""  # whose versions its bits depend on: none
 
@@ -80,6 +83,7 @@ class Model:
         hidden = self.embedding(batch.token_ids)
         if self.embedding_norm is not None:
             ops.norm(hidden, self.embedding_norm, out=hidden)
+        inputs = None if self.layer_inputs is None else self.layer_inputs(batch.token_ids, hidden)
         if self.positions is None:
             normed = hidden if norms[0] is None else ops.norm(hidden, norms[0])
         else:
@@ -103,10 +107,25 @@ class Model:
             changed = layer.feed_forward(into_mlp)
             if layer.mlp_out_norm is not None:
                 changed = ops.norm(changed, layer.mlp_out_norm)
-            normed = self._sum(hidden, changed, norms[index + 1], residual)
+            if layer.end is None:
+                normed = self._sum(hidden, changed, norms[index + 1], residual)
+            else:
+                normed = self._ended(index, hidden, changed, inputs, step)
         if len(self.layers) in self.taps.of_layer:
             self.taps.copy(len(self.layers), normed, ops)
         return normed
+
+    def _ended(self, index: int, hidden: Tensor, delta: Tensor, inputs: Tensor | None, step: GroupStep) -> Tensor:
+        """Add `delta` to `hidden` in place, then apply the layer's end. Returns the input of the next product."""
+        ops, end, is_last = self.ops, self.layers[index].end, index + 1 == len(self.layers)
+        assert end is not None
+        ops.add(hidden, delta, self.geometry.multipliers.residual)
+        own = None
+        if self.layer_inputs is not None and inputs is not None:
+            own = step.returned(self.layer_inputs.of_layer(inputs, index))
+        end(hidden, own, ops)
+        norm = self.final_norm if is_last else self.layers[index + 1].attention_norm
+        return hidden if norm is None else ops.norm(hidden, norm)
 
     def _steps_of_layers(self, batch: InputBatch, cache: KVCache) -> list[GroupStep]:
         """The last layer needs all tokens for their K and V, or states; the rest it computes for those it returns."""

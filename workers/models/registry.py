@@ -107,7 +107,7 @@ def geometry_of(
     windows = family.sliding_windows(config)
     ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
     dtype, caps = dtype_of(config, wanted_dtype), family.caps(config)
-    return family, Geometry(
+    geometry = Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
@@ -159,6 +159,7 @@ def geometry_of(
         num_task_types=config.task_type_vocab_size if family.weight_names.task_types else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
+    return family, family.refined(config, geometry)
 
 
 def _checked(experts: tuple[Experts | None, ...]) -> tuple[Experts | None, ...]:

@@ -63,10 +63,11 @@ inline F32 clamped(F32 gate, F32 up, float slope, float limit) {
 }
 
 template <class Element> void activate_row(const ActivateParams& p, int row) {
-  const Element* x = (const Element*)p.x + (int64_t)row * p.size * (p.is_gated ? 2 : 1);
+  const Element* x = (const Element*)p.x + (int64_t)row * p.size * (p.is_gated && !p.up ? 2 : 1);
+  const Element* up = p.up ? (const Element*)p.up + row * p.up_stride : x + p.size;
   Element* out = (Element*)p.out + (int64_t)row * p.size;
   each_vector(p.size, [&](int at, int n) {
-    const F32 by = p.is_gated ? get(x + p.size + at, n) : splat(1.0f);
+    const F32 by = p.is_gated ? get(up + at, n) : splat(1.0f);
     const F32 gate = get(x + at, n);
     put(out + at, p.kind == CLAMPED ? clamped(gate, by, p.slope, p.limit) : activated(p.kind, gate, by), n);
   });

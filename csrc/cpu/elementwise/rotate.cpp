@@ -51,6 +51,13 @@ void rotate_head(const RotateParams& p, Out* out, const Element* head, const Hea
   });
 }
 
+// One value head, scaled to a mean square of 1.
+template <class Out, class Element> void normalise_value(const RotateParams& p, Out* out, const Element* head) {
+  const float squares = sum_of_squares(p.head_dim, [&](int at, int n) { return get(head + at, n); });
+  const float scale = norm_scale(squares, p.head_dim, p.eps);
+  each_vector(p.head_dim, [&](int at, int n) { put(out + at, get(head + at, n) * scale, n); });
+}
+
 // The cache's row for a token's first key and value; the next head's row is block_size rows later.
 inline int64_t cache_row(const RotateParams& p, int token) {
   const int64_t block = p.slots[token] / p.block_size, offset = p.slots[token] % p.block_size;
@@ -86,13 +93,19 @@ template <bool CENTRED, class Element, class Stored> void rotate_token(const Rot
     const HeadNorm norm(p.key_norm, p.key_bias, head * p.norm_stride);
     if constexpr (std::is_same_v<Stored, Element>) {
       rotate_head<CENTRED>(p, key, from, norm, angles);
-      std::copy_n(from + p.kv_heads * dim, dim, value);
+      if (p.normalises_values) normalise_value(p, value, from + p.kv_heads * dim);
+      else std::copy_n(from + p.kv_heads * dim, dim, value);
     } else {
       float turned[MAX_HEAD_DIM];
       int32_t sum;
       rotate_head<CENTRED>(p, turned, from, norm, angles);
       quantize_row(turned, p.head_dim, key, p.key_scales[row], sum);
-      quantize_row(from + p.kv_heads * dim, p.head_dim, value, p.value_scales[row], sum);
+      if (p.normalises_values) {
+        normalise_value(p, turned, from + p.kv_heads * dim);
+        quantize_row(turned, p.head_dim, value, p.value_scales[row], sum);
+      } else {
+        quantize_row(from + p.kv_heads * dim, p.head_dim, value, p.value_scales[row], sum);
+      }
     }
     std::fill(key + dim, key + row_dim, Stored{}), std::fill(value + dim, value + row_dim, Stored{});
   }

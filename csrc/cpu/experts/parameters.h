@@ -11,6 +11,7 @@
 struct RouteParams {
   const float* logits;      // [rows, experts], rows `stride` apart
   const float* correction;  // [experts], added to scores to choose experts, not to weigh them; or null
+  const float* factors;     // [experts], of their weights at the end; or null
   int32_t* experts;         // [rows, top_k], ascending
   float* weights;           // [rows, top_k]
   int32_t* places;          // [rows, top_k]; -1 for an expert of another rank

@@ -102,7 +102,7 @@ void route_row(const RouteParams& p, int row) {
   }
   for (int j = 0; j < p.top_k; j++) {
     p.experts[(int64_t)row * p.top_k + j] = chosen[j];
-    p.weights[(int64_t)row * p.top_k + j] = found[j] / divisor * p.scale;
+    p.weights[(int64_t)row * p.top_k + j] = found[j] / divisor * (p.factors ? p.factors[chosen[j]] : 1.0f) * p.scale;
   }
 }
 

@@ -57,6 +57,18 @@ class JsonArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedArguments:
+    """The arguments of the call that a header began, behind its first bracket; strings are between two marks."""
+
+    next: str
+    mark: str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (self.mark,)
+
+
+@dataclass(frozen=True, slots=True)
 class JsonCall:
     """A JSON object with a name and arguments, in any order; `is_known`: a call only if the request has that tool."""
 
@@ -89,7 +101,7 @@ class Value:
     trims: bool = False
 
 
-State = Text | Skip | Header | JsonArguments | JsonCall | PythonCalls | Key | Value
+State = Text | Skip | Header | JsonArguments | MarkedArguments | JsonCall | PythonCalls | Key | Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,11 +176,36 @@ def openai(calls: Sequence[Call], rng: random.Random) -> str:
     return "<|start|>assistant".join(map(written, calls))
 
 
+def _marked(value: Any, mark: str) -> str:
+    """The value as Gemma writes it: keys without quotes, if they may be, and strings between marks."""
+    match value:
+        case str():
+            return f"{mark}{value}{mark}"
+        case dict():
+            keys = {key: key if key.isidentifier() else _marked(key, mark) for key in value}
+            return "{" + ",".join(f"{keys[key]}:{_marked(each, mark)}" for key, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(_marked(each, mark) for each in value) + "]"
+    return json.dumps(value)
+
+
+def gemma4(calls: Sequence[Call], rng: random.Random) -> str:
+    return "".join(
+        f"<|tool_call>call:{name}{_marked(given, '<|' + chr(34) + '|>')}<tool_call|>" for name, given in calls
+    )
+
+
+def functiongemma(calls: Sequence[Call], rng: random.Random) -> str:
+    between = rng.choice(["", "\n"])
+    written = (f"call:{name}{_marked(given, '<escape>')}" for name, given in calls)
+    return between.join(f"<start_function_call>{each}<end_function_call>" for each in written)
+
+
 WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
     writer.__name__: writer
     for writer in (
         *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, deepseek, kimi_k2),
-        *(granite, phi4_mini_json, openai),
+        *(granite, phi4_mini_json, openai, gemma4, functiongemma),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}
 WHOLE_OUTPUT = {"llama3_json", "pythonic"}  # an output with calls has nothing else

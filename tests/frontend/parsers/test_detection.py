@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.parsers.detection import model_formats
-from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL
 from paged_serve.protocol.errors import ConfigError
 
 TEMPLATES = Path(__file__).parents[1] / "conversation" / "chat_templates"
@@ -53,6 +53,8 @@ def test_formats_of_published_templates_are_found():
         ("<|tool_calls_section_begin|>", ("kimi_k2", None)),
         ("<｜tool▁calls▁begin｜>", ("deepseek_v31", None)),
         ("<function_calls>", ("olmo3", None)),
+        ("<|tool_call>call: <|channel>thought", ("gemma4", "gemma4")),
+        ("<start_function_call>call:", ("functiongemma", None)),
         ("{{ messages }}", (None, None)),
     ],
 )
@@ -63,7 +65,7 @@ def test_a_pattern_in_the_template_determines_the_format(template, expected):
 def test_the_page_names_every_format():
     page = (Path(__file__).parents[3] / "docs" / "tool-calls.md").read_text()
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and not line.startswith("| `--")}
-    assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS)}
+    assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL)}
 
 
 def test_names_take_precedence_over_patterns():

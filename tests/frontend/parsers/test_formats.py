@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK
+from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, THOUGHT_CHANNEL
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.collector import joined
@@ -243,3 +243,35 @@ def test_after_many_failed_beginnings_a_text_has_no_calls():
     for pieces in ([text], list(text)):
         assert events_of(form_of("hermes"), pieces) == [Content(text)]
     assert read(events_of(form_of("hermes"), [text.removeprefix("<tool_call>no ")])).calls == [F]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('city:<|"|>a "b"\n{c}<|"|>,days:3}', {"city": 'a "b"\n{c}', "days": 3}),
+        ('at:{x:-1.5,tags:[<|"|>a<|"|>,[],{}]},deep:null}', {"at": {"x": -1.5, "tags": ["a", [], {}]}, "deep": None}),
+        ('"city": "Paris", "days": [1, 2]}', {"city": "Paris", "days": [1, 2]}),
+        ('<|"|>user id<|"|>:C,on:true}', {"user id": "C", "on": True}),
+        ("}", {}),
+        ("city}", {"city": None}),
+        ("a:[1,2}", {"a": [1, 2]}),
+    ],
+)
+def test_arguments_between_marks_become_json(text, arguments):
+    whole = f"<|tool_call>call:get_weather{{{text}<tool_call|>"
+    for pieces in ([whole], list(whole)):
+        assert read(events_of(form_of("gemma4", reasons=False), pieces)).calls == [("get_weather", arguments)]
+
+
+def test_the_label_of_gemmas_channel_is_no_reasoning():
+    form = output_format(FORMATS["gemma4"], THOUGHT_CHANNEL)
+    assert form is not None
+    for text, reasoning in [
+        ("thought\nHm, thoughts.", "Hm, thoughts."),
+        ("thoughtful", "thoughtful"),
+        ("thought\n", ""),
+    ]:
+        whole = f"<|channel>{text}<channel|>Yes.<|tool_call>call:now{{}}<tool_call|>"
+        for pieces in ([whole], list(whole)):
+            found = read(events_of(form, pieces))
+            assert (found.reasoning, found.content, found.calls) == (reasoning, "Yes.", [("now", {})])

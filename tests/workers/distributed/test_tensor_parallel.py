@@ -123,6 +123,7 @@ EARLY = [
     *("gpt-bigcode", "gemma3", "granite", "smollm3", "gemma2", "bloom-even", "falcon-two-norms", "olmo2", "glm4"),
     *("llama4", "stablelm-qk-norm", "qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
     *("mamba2", "granite4", "qwen3-next", "qwen3.5", "kimi-linear", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
+    *("gemma4", "gemma4-experts"),
 ]
 NIGHTLY = [
     *("mamba", "mamba-biased", "jamba-dense", "mamba2-biased", "granite4-dense", "bamba", "nemotron-h-dense"),
@@ -130,7 +131,7 @@ NIGHTLY = [
     *("falcon-h1-with-norms", "mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
-    *("olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
+    *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]
 # One of the two numbers of ranks makes the fast run, in turn.
 NUMBERS_OF_RANKS = [

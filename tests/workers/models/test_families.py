@@ -44,6 +44,8 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "mistral-sliding",
         "qwen3",
         "gemma2",
+        "gemma4",
+        *nightly("gemma4-keys-as-values"),
         *nightly("bloom", "llama4", "qwen2-moe", "nemotron-h"),
         *nightly("qwen2-upper-layers-slide", "opt-untied-gelu", "gpt2-relu-untied", "phi3", "gpt-neox", "nemotron"),
         *nightly("starcoder2-plain-sliding", "granite", "smollm3"),
@@ -80,6 +82,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
     "variant",
     [
         *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
+        *("gemma4", "gemma4-keys-as-values"),
         *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4", "falcon-h1"),
         "falcon-mamba",  # without its norms, random weights exceed float16
         *nightly("bamba", "granite4-dense", "jamba-dense", "falcon-h1-with-norms"),

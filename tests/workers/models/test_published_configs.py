@@ -27,6 +27,7 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "bamba": {"attn_layer_indices": [1]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+    "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
     "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "kimi_linear": {
@@ -53,10 +54,13 @@ def cut(name: str) -> dict[str, Any]:
         kinds = "".join(dict.fromkeys(config["hybrid_override_pattern"]))
         config |= {"hybrid_override_pattern": kinds, layers: len(kinds)}
     if name not in FAST:
-        config |= {"vocab_size": min(VOCABULARY, config["vocab_size"]), "pad_token_id": None}
+        fields = ("vocab_size", "vocab_size_per_layer_input")
+        config |= {field: min(VOCABULARY, config[field]) for field in fields if config.get(field)} | {
+            "pad_token_id": None
+        }
     if "layer_types" in config:
-        config["layer_types"] = config["layer_types"][: config[layers]]
-    return config | {field: min(8, config[field]) for field in EXPERTS if field in config}
+        config["layer_types"] = config["layer_types"][-config[layers] :]
+    return config | {field: min(8, config[field]) for field in EXPERTS if config.get(field)}
 
 
 @pytest.mark.timeout(900)

@@ -169,9 +169,13 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "variant", ["lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "kimi-linear", "nemotron-h", "jamba", "falcon-h1"]
+    "variant",
+    [
+        *("lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "kimi-linear", "nemotron-h", "jamba", "falcon-h1"),
+        *("gemma4", "gemma4-experts"),
+    ],
 )
-def test_recurrent_layers_run_in_one_call(make_model, tmp_path, variant):
+def test_recurrent_layers_and_heads_of_several_sizes_run_in_one_call(make_model, tmp_path, variant):
     write_checkpoint(variant, tmp_path)
     answers = []
     for plain in (False, True):

@@ -44,9 +44,9 @@ CLASSES = {
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig"}
 VARIANTS = DENSE_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
-CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS)  # each keeps the whole contract
+CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS, "gemma4", "gemma4-keys-as-values")
 
 
 def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
@@ -148,6 +148,8 @@ def randomise(model: Any) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "expert_bias")):
                 buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+            elif name.endswith("layer_scalar"):
+                buffer.copy_(0.7 + 0.6 * torch.rand(buffer.shape, generator=generator))
 
 
 def reference_logits(model: Any, token_ids: list[int]) -> Tensor:

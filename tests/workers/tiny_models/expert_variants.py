@@ -5,6 +5,22 @@ from typing import Any
 from .latent_variants import YARN_ROPE
 
 EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
+    "gemma4-experts": {  # as 26B-A4B
+        "family": "Gemma4",
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 48,
+        "sliding_window": 40,
+    },
     "mixtral": {"family": "Mixtral", "num_local_experts": 8},
     "qwen2-moe": {
         "family": "Qwen2Moe",

@@ -23,7 +23,7 @@ from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
-from ...layers.feed_forward import ExpertWeights, FeedForward
+from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
@@ -99,7 +99,7 @@ class CpuBackend:
 
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
-    ) -> FeedForward:
+    ) -> RoutedFeedForward:
         share, segments = weights.shared_down, 1
         if share is not None:
             segments = segments_of_rank(share, group.size)
@@ -121,9 +121,9 @@ class CpuBackend:
         return CpuSelectiveScan(self._pool, self._buffers)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
-        if heads.head_dim > MAX_HEAD_DIM:
+        if (largest := max(heads.head_dim, *(rotary.head_dim for rotary in heads.rotaries))) > MAX_HEAD_DIM:
             raise ConfigError(
-                f"config.json: head_dim={heads.head_dim} is more than the {MAX_HEAD_DIM} of the CPU kernels; "
+                f"config.json: head_dim={largest} is more than the {MAX_HEAD_DIM} of the CPU kernels; "
                 "use --cpu-isa torch, which is slow"
             )
         return CpuPagedAttention(self._pool, self._buffers)

@@ -52,26 +52,44 @@ class CpuOps:
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
-        heads = self._heads
-        query = self._buffers.take("query", len(projected), heads.num_heads * heads.head_dim, projected.dtype)
+        return self._rotated(step, layer, projected, query_norm, key_norm, has_keys=True)
+
+    def rotate_queries(self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
+        return self._rotated(step, layer, projected, query_norm, None, has_keys=False)
+
+    def _rotated(
+        self,
+        step: KernelStep,
+        layer: int,
+        projected: Tensor,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        *,
+        has_keys: bool,
+    ) -> Tensor:
+        num_heads, head_dim = self._heads.num_heads, self._heads.rotaries[layer].head_dim
+        query = self._buffers.take("query", len(projected), num_heads * head_dim, projected.dtype)
         return rotate_and_cache(
             self._pool,
             projected,
             step.angles[layer],
             step.view,
             layer,
-            query.view(-1, heads.num_heads, heads.head_dim),
+            query.view(-1, num_heads, head_dim),
             weight_of(query_norm),
             weight_of(key_norm),
             0.0 if query_norm is None else query_norm.eps,
             biases=(bias_of(query_norm), bias_of(key_norm)),
             is_centred=query_norm is not None and query_norm.is_centred,
             query_scales=step.query_scales[layer],
+            has_keys=has_keys,
+            normalises_values=self._heads.normalises_values,
         )
 
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        out = self._buffers.take("activated", len(x), activation.outputs(x.shape[1]), x.dtype)
-        return activate(self._pool, x, activation, out)
+    def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
+        size = activation.outputs(x.shape[1]) if up is None else x.shape[1]
+        out = self._buffers.take("activated", len(x), size, x.dtype)
+        return activate(self._pool, x, activation, out, up)
 
     def _normalise(
         self, hidden: Tensor, delta: Tensor | None, multiplier: float, norm: Norm, out: Tensor | None = None

@@ -55,10 +55,10 @@ class PackedExperts:
         shares = NUM_SHARES // group.size
         self._shares = range(group.rank * shares, (group.rank + 1) * shares)
 
-    def __call__(self, normed: Tensor) -> Tensor:
-        (rows, hidden), buffers, experts = normed.shape, self._buffers, self._experts
-        logits = self._weights.router(normed)
-        routing = route_experts(self._pool, logits, experts, self._held, self._weights.correction, buffers)
+    def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
+        (rows, hidden), buffers, experts, weights = normed.shape, self._buffers, self._experts, self._weights
+        logits = weights.router(normed) if logits is None else logits
+        routing = route_experts(self._pool, logits, experts, self._held, weights.correction, buffers, weights.factors)
         outputs, out = self._outputs(normed, routing), buffers.take("product", rows, hidden, normed.dtype)
         if self._shared_down is None and self._group.size == 1:
             return self._combined(outputs, routing, out)

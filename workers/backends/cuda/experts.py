@@ -89,7 +89,8 @@ class CudaExperts:
         shares = NUM_SHARES // group.size
         self._shares = range(group.rank * shares, (group.rank + 1) * shares)
 
-    def __call__(self, normed: Tensor) -> Tensor:
+    def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
+        assert logits is None, "experts beside a dense feed-forward have no kernels here, see computes()"
         rows_at_once = max(1, PLACES_AT_ONCE // self._experts.top_k)
         out = empty_rows(normed, self._hidden)
         for start in range(0, len(normed), rows_at_once):

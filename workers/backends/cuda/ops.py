@@ -71,7 +71,11 @@ class CudaOps:
             query_scales=step.query_scales[layer],
         )
 
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+    def rotate_queries(self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
+        raise AssertionError("models whose layers share keys and values have no kernels here, see computes()")
+
+    def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
+        assert up is None, "no kernel has gates apart, see computes()"
         out = empty_rows(x, activation.outputs(x.shape[1]))
         return activate(self._launcher, x, FUNCTIONS[activation.kind], activation.is_gated, out)
 

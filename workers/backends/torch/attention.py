@@ -24,8 +24,7 @@ class StepPlan:
     """One step's queries and the tiles of keys that they visit."""
 
     view: CacheView
-    group_size: int  # query heads per KV head
-    tiles: dict[AttentionMask, list[TileBatch]]  # filled when a layer first needs them
+    tiles: dict[tuple[AttentionMask, int], list[TileBatch]]  # by query heads per KV head; filled when first needed
 
 
 class TorchOracle:
@@ -36,22 +35,21 @@ class TorchOracle:
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[StepPlan]:
         cache = views[0].cache
-        slots = torch.cat([view.slots for view in views])
-        started = slots[slots % cache.block_size == 0] // cache.block_size
-        if len(started):
-            # A masked key adds 0 times its value, which must not be an infinity from the block's previous use.
-            for values in dict.fromkeys(cache.values):
-                if len(values):  # else of a recurrent layer
-                    values[started] = 0
-        return [StepPlan(view, num_heads // cache.keys[0].shape[1], {}) for view in views]
+        if cache.groups.areas:  # a group's tables count rows of its own size
+            for view in views:
+                _clear_started([view], [cache.values[layer] for layer in cache.groups.layers_of(view.group)])
+        else:
+            _clear_started(views, cache.values)
+        return [StepPlan(view, {}) for view in views]
 
     def attend(self, plan: StepPlan, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         cache, mask = plan.view.cache, options.mask
-        if mask not in plan.tiles:
-            plan.tiles[mask] = tile_batches(plan.view, plan.group_size, mask)
+        kind = mask, query.shape[1] // cache.keys[layer].shape[1]
+        if kind not in plan.tiles:
+            plan.tiles[kind] = tile_batches(plan.view, kind[1], mask)
         result = torch.zeros_like(query)  # padding has no keys
-        for tiles in plan.tiles[mask]:
-            gains = None if options.pairs is None else _pairs(tiles, options.pairs, plan.view, plan.group_size)
+        for tiles in plan.tiles[kind]:
+            gains = None if options.pairs is None else _pairs(tiles, options.pairs, plan.view, kind[1])
             _attend_tiles(tiles, cache.keys[layer], cache.values[layer], query, options, result, gains)
         return result
 
@@ -64,6 +62,17 @@ def _pairs(tiles: TileBatch, pairs: Tensor, view: CacheView, group_size: int) ->
         torch.arange(pairs.shape[1], device=pairs.device), pairs.shape[1] // group_size, tiles.strip_tokens
     )
     return pairs[tokens[:, None, :, None], heads[None, :, :, None], keys.clamp_max(pairs.shape[2] - 1)]
+
+
+def _clear_started(views: Sequence[CacheView], tensors: Sequence[Tensor]) -> None:
+    """Zero the values of blocks that this step starts to fill: a masked key adds 0 times its value, which must not be
+    an infinity from the block's previous use."""
+    slots, block_size = torch.cat([view.slots for view in views]), views[0].cache.block_size
+    started = slots[slots % block_size == 0] // block_size
+    if len(started):
+        for values in dict.fromkeys(tensors):
+            if len(values):  # else of a recurrent layer
+                values[started] = 0
 
 
 def _attend_tiles(

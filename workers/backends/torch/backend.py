@@ -20,7 +20,7 @@ from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
-from ...layers.feed_forward import ExpertWeights, FeedForward
+from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
@@ -86,7 +86,7 @@ class TorchBackend:
 
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
-    ) -> FeedForward:
+    ) -> RoutedFeedForward:
         def products(matrix: Weight, biases: Tensor | None, outputs: int) -> list[Linear]:
             each = range(len(experts.held_by(group.rank, group.size)))
             return [self.linear(of_expert(matrix, i, outputs), None if biases is None else biases[i]) for i in each]
@@ -97,7 +97,9 @@ class TorchBackend:
         if weights.shared_gate_up is not None and weights.shared_down is not None:
             shared = weights.shared_gate_up, self.row_parallel(weights.shared_down, None, group)
         pairs = list(zip(gates, downs, strict=True))
-        return TorchExperts(experts, activation, weights.router, weights.correction, pairs, shared, group)
+        return TorchExperts(
+            experts, activation, weights.router, weights.correction, pairs, shared, group, weights.factors
+        )
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)

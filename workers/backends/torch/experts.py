@@ -26,8 +26,10 @@ class TorchExperts:
         products: Sequence[tuple[Linear, Linear]],
         shared: tuple[Linear, Linear] | None,
         group: TensorParallelGroup,
+        factors: Tensor | None = None,
     ):
         self._experts = experts
+        self._factors = factors  # of the weights of each expert
         self._activation = activation
         self._router = router
         self._correction = correction
@@ -35,10 +37,12 @@ class TorchExperts:
         self._shared = shared  # gate and up, then down, of the shared expert
         self._group = group
 
-    def __call__(self, normed: Tensor) -> Tensor:
+    def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
         experts, group = self._experts, self._group
-        logits = self._router(normed).float()
+        logits = (self._router(normed) if logits is None else logits).float()
         chosen, weights = route(logits[:, : experts.count], experts, self._correction)
+        if self._factors is not None:
+            weights = weights * self._factors[chosen]
         sums = [torch.zeros(normed.shape, dtype=torch.float32, device=normed.device) for _ in range(NUM_SHARES)]
         for expert, products in zip(experts.held_by(group.rank, group.size), self._products, strict=True):
             rows, places = (chosen == expert).nonzero(as_tuple=True)

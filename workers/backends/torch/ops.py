@@ -10,7 +10,7 @@ from ...checkpoint.geometry import Activation
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.activation import activated, capped
-from ...layers.norm import Norm
+from ...layers.norm import Norm, RMSNorm
 from ...layers.ops import HeadLayout
 from ...layers.rotary import rotate
 
@@ -70,9 +70,11 @@ class TorchOps:
     def rotate_and_cache(
         self, step: TorchStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
-        heads = self._heads
-        parts = projected.view(len(projected), -1, heads.head_dim)
-        query, key, value = torch.split(parts, [heads.num_heads, heads.num_kv_heads, heads.num_kv_heads], dim=1)
+        heads, kv_heads = self._heads, step.cache.keys[layer].shape[1]
+        parts = projected.view(len(projected), -1, heads.rotaries[layer].head_dim)
+        query, key, value = torch.split(parts, [heads.num_heads, kv_heads, kv_heads], dim=1)
+        if heads.normalises_values and key_norm is not None:
+            value = RMSNorm(torch.ones(value.shape[2], device=value.device), key_norm.eps)(value)
         if query_norm is not None and key_norm is not None:
             query, key = query_norm(query), key_norm(key)
         cache, cached = step.cache, step.cached
@@ -82,8 +84,13 @@ class TorchOps:
         rotated, scales = rotate(query, *turn), step.query_scales[layer]
         return rotated if scales is None else (rotated * scales).to(rotated.dtype)
 
-    def activate(self, x: Tensor, activation: Activation) -> Tensor:
-        return activated(x, activation)
+    def rotate_queries(self, step: TorchStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
+        query = projected.view(len(projected), self._heads.num_heads, -1)
+        query = query if query_norm is None else query_norm(query)
+        return rotate(query, step.cosines[layer], step.sines[layer])
+
+    def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
+        return activated(x if up is None else torch.cat([x, up], dim=1), activation)
 
 
 def _step(

@@ -48,21 +48,29 @@ def normalise(
     return out
 
 
-def activate(pool: Pool, x: Tensor, activation: Activation, out: Tensor | None = None) -> Tensor:
-    """The activation of [rows, n], or if gated of [rows, 2 * n], as [rows, n]; like `activated` of workers/layers."""
-    rows, size = len(x), activation.outputs(x.shape[1])
+def activate(
+    pool: Pool, x: Tensor, activation: Activation, out: Tensor | None = None, up: Tensor | None = None
+) -> Tensor:
+    """The activation of [rows, n], or if gated of [rows, 2 * n], as [rows, n]; like `activated` of workers/layers.
+
+    With `up` [rows, n], whose rows may be strided, `x` has the gates alone.
+    """
+    rows, size = len(x), x.shape[1] if up is not None else activation.outputs(x.shape[1])
     out = x.new_empty((rows, size)) if out is None else out
     _check(x.dtype, x.shape, x)
     _check(x.dtype, (rows, size), out)
-    pool.functions["activate"](pool.handle, ACTIVATE(*activate_fields(x, activation, out)))
+    if up is not None:
+        assert activation.is_gated, activation
+        assert (up.dtype, up.shape, up.stride(1)) == (x.dtype, x.shape, 1), (up.dtype, up.shape, up.stride())
+    pool.functions["activate"](pool.handle, ACTIVATE(*activate_fields(x, activation, out, up)))
     return out
 
 
-def activate_fields(x: Tensor, activation: Activation, out: Tensor) -> tuple[float, ...]:
+def activate_fields(x: Tensor, activation: Activation, out: Tensor, up: Tensor | None = None) -> tuple[float, ...]:
     """The fields of ActivateParams."""
     kind, constants = KINDS.index(activation.kind), (activation.slope, activation.limit)
     sizes = len(x), out.shape[1], kind, activation.is_gated, DTYPE_CODES[x.dtype]
-    return out.data_ptr(), x.data_ptr(), *sizes, *constants
+    return out.data_ptr(), x.data_ptr(), pointer(up), 0 if up is None else up.stride(0), *sizes, *constants
 
 
 def clip(pool: Pool, x: Tensor, limit: float) -> Tensor:
@@ -95,29 +103,33 @@ def rotate_and_cache(
     biases: tuple[Tensor | None, Tensor | None] = (None, None),
     is_centred: bool = False,
     query_scales: Tensor | None = None,
+    has_keys: bool = True,
+    normalises_values: bool = False,
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. `angles` [positions, head_dim]
-    float32 are a Rotary's table; rotated queries are multiplied by `query_scales` [positions] float32. The weights of
-    norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] if they differ by head; a centred norm
-    subtracts the mean. An int8 cache stores each head of a token as codes in -127..127 and a scale. Heads in the cache
-    are zero-padded to cached_head_dim(head_dim) elements.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; without `has_keys` queries
+    alone, and nothing is written to the cache. `normalises_values`: to a mean square of 1 for each head. `angles`
+    [positions, head_dim] float32 are a Rotary's table; rotated queries are multiplied by `query_scales` [positions]
+    float32. The weights of norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] if they differ by
+    head; a centred norm subtracts the mean. An int8 cache stores each head of a token as codes in -127..127 and a
+    scale. Heads in the cache are zero-padded to cached_head_dim(head_dim) elements.
     """
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
     positions, slots = view.positions, view.slots
     tokens, heads, head_dim = query.shape
-    kv_heads, block_size = keys.shape[1:3]
+    cached_heads, block_size = keys.shape[1:3]
+    kv_heads = cached_heads if has_keys else 0
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
     _check(projected.dtype, query.shape, query)
     _check(
         torch.int8 if scales else projected.dtype,
-        (len(keys), kv_heads, block_size, cached_head_dim(head_dim)),
+        (len(keys), cached_heads, block_size, cached_head_dim(head_dim)),
         keys,
         values,
     )
     key_scales, value_scales = scales or (None, None)
-    _check(torch.float32, (len(keys), kv_heads, block_size), key_scales, value_scales)
+    _check(torch.float32, (len(keys), cached_heads, block_size), key_scales, value_scales)
     _check(torch.int64, (tokens,), positions, slots)
     _check(torch.float32, (len(angles), head_dim), angles)
     norms, is_per_head = (query_norm, key_norm), query_norm is not None and query_norm.dim() == 2
@@ -128,7 +140,7 @@ def rotate_and_cache(
     places = angles, query_scales, positions, slots, keys, values, key_scales, value_scales
     pointers = map(pointer, (query, projected, *norms, *biases, *places))
     sizes = tokens, heads, kv_heads, head_dim, block_size, is_per_head * head_dim
-    fields = ROTATE(*pointers, *sizes, eps, is_centred, DTYPE_CODES[projected.dtype])
+    fields = ROTATE(*pointers, *sizes, eps, is_centred, normalises_values, DTYPE_CODES[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)
     return query
 

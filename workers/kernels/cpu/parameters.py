@@ -67,7 +67,8 @@ class NormParams(ctypes.Structure):
 
 class ActivateParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("out", "x")),
+        *((name, c_void_p) for name in ("out", "x", "up")),
+        ("up_stride", c_int64),
         *((name, c_int32) for name in ("rows", "size", "kind", "is_gated", "dtype")),
         *((name, c_float) for name in ("slope", "limit")),
     )
@@ -91,7 +92,7 @@ class RotateParams(ctypes.Structure):
         *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
         *((name, c_int32) for name in ("tokens", "heads", "kv_heads", "head_dim", "block_size", "norm_stride")),
         ("eps", c_float),
-        *((name, c_int32) for name in ("is_centred", "dtype")),
+        *((name, c_int32) for name in ("is_centred", "normalises_values", "dtype")),
     )
 
 

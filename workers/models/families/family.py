@@ -10,7 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.attention_options import Disentangled, Latent, alibi_slopes
 from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
+from ...checkpoint.geometry import Geometry, Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
@@ -135,6 +135,10 @@ def as_it_is(family: "Family", _: HFConfig) -> "Family":
     return family
 
 
+def unchanged_geometry(_: HFConfig, geometry: Geometry) -> Geometry:
+    return geometry
+
+
 def usual_slopes(config: HFConfig) -> tuple[float, ...]:
     return tuple(alibi_slopes(config.num_attention_heads).tolist())
 
@@ -203,6 +207,7 @@ class Family:
     projection: str = ""  # late interaction: the layer from a token's hidden state to its vector; "": none
     mtp: MtpNames | None = None  # of the layer for multi-token prediction; None: it has none that is supported
     adapted: Callable[["Family", HFConfig], "Family"] = as_it_is  # the family, adapted to a config.json
+    refined: Callable[[HFConfig, Geometry], Geometry] = unchanged_geometry  # with options that no other family has
 
     def layers_to_labels(self, head: Head) -> tuple[LabelLayer, ...]:
         """The layers that compute the scores of a checkpoint with that head."""

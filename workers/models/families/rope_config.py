@@ -10,7 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
 
-ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 ROPE_FIELDS = {
     "factor": "factor",
     "original_max_position_embeddings": "original_max_positions",
@@ -50,7 +50,10 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
     known.setdefault("original_max_positions", config.max_position_embeddings)
     if kind in ("linear", "llama3", "yarn") and "factor" not in known:
         raise ConfigError(f"rope type {kind!r} needs a factor, but config.json has none")
-    rotary_dim = _rotary_dim(config, parameters, allow_partial)
+    is_proportional = kind == "proportional"  # all pairs of the head count, but only the first turn
+    if is_proportional:
+        known["share"] = parameters.get("partial_rotary_factor") or 1.0
+    rotary_dim = None if is_proportional else _rotary_dim(config, parameters, allow_partial)
     try:
         rope = msgspec.convert({"kind": kind, "theta": theta, "rotary_dim": rotary_dim, **known}, RopeScaling)
     except msgspec.ValidationError as error:

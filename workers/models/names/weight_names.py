@@ -38,6 +38,12 @@ class ExpertNames:
     shared_up: str = "model.layers.{}.mlp.shared_expert.up_proj"
     shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
     shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
+    factors: str = ""  # of the weights of each expert, a vector
+    router_norm: str = ""  # beside a dense feed-forward: of the router, without its factor 1 / sqrt(hidden_size)
+    norm: str = ""  # likewise, of the experts
+    out_norm: str = ""
+    dense_norm: str = ""  # of the dense feed-forward
+    dense_out_norm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,19 @@ class NormNames:
     mlp_norm: str
     attention_out_norm: str = ""
     mlp_out_norm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputNames:
+    """Names of the inputs of single layers, and of the scalars of layers."""
+
+    table: str = "model.embed_tokens_per_layer.weight"
+    projection: str = "model.per_layer_model_projection"
+    norm: str = "model.per_layer_projection_norm.weight"
+    gate: str = "model.layers.{}.per_layer_input_gate"
+    output: str = "model.layers.{}.per_layer_projection"
+    output_norm: str = "model.layers.{}.post_per_layer_input_norm.weight"
+    scalar: str = "model.layers.{}.layer_scalar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,7 @@ class WeightNames:
     mamba1: Mamba1Names = MAMBA1_NAMES
     mamba2: Mamba2Names = MAMBA2_NAMES
     gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
+    layer_inputs: LayerInputNames = LayerInputNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     distances: str = ""  # disentangled attention: the table of distances, [2 * buckets, hidden]
@@ -156,7 +176,8 @@ class WeightNames:
 
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
-        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2", "gated_delta", "recurrent_norms")
+        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2")
+        names += ("gated_delta", "recurrent_norms", "layer_inputs")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

@@ -10,7 +10,13 @@ from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined
 from ...layers.adapters.sites import SitePart
-from ...layers.feed_forward import DenseFeedForward, ExpertWeights, FeedForward
+from ...layers.feed_forward import (
+    DenseBesideExperts,
+    DenseFeedForward,
+    ExpertWeights,
+    FeedForward,
+    RoutedFeedForward,
+)
 from ...layers.linear import Linear
 from ...layers.ops import Ops
 from ..matrix_rows import Rows, stacked_rows
@@ -52,16 +58,36 @@ class FeedForwardReader(ProjectionReader):
     """Reads the feed-forward of a layer."""
 
     def _feed_forward(self, index: int, ops: Ops) -> FeedForward | None:
-        geometry, names = self._geometry, self._names
-        if not names.down:
+        if not self._names.down:
             return None
-        if (experts := geometry.experts_of(index)) is not None:
-            return self._experts(index, experts)
-        gate_up = self._gate_up((names.gate, names.up), index, geometry.intermediate_size, geometry.mlp_bias)
-        size, bias = geometry.intermediate_size, geometry.down_bias
-        bias = geometry.mlp_bias if bias is None else bias
+        if (experts := self._geometry.experts_of(index)) is None:
+            return self._dense(index, ops)
+        return self._beside_dense(index, experts, ops) if experts.is_beside_dense else self._experts(index, experts)
+
+    def _dense(self, index: int, ops: Ops) -> FeedForward:
+        geometry, names = self._geometry.of_layer(index), self._names
+        size = geometry.intermediate_size
+        gate_up = self._gate_up((names.gate, names.up), index, size, geometry.mlp_bias)
+        bias = geometry.mlp_bias if geometry.down_bias is None else geometry.down_bias
         down = self._row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
         return DenseFeedForward(gate_up, geometry.activation, down, ops)
+
+    def _beside_dense(self, index: int, experts: Experts, ops: Ops) -> FeedForward:
+        names, hidden = self._names.experts, self._geometry.hidden_size
+        every = names.dense_norm, names.dense_out_norm, names.norm, names.out_norm
+        dense_norm, dense_out_norm, norm, out_norm = (self._norm(name.format(index), hidden) for name in every)
+        return DenseBesideExperts(
+            dense_norm=dense_norm,
+            dense=self._dense(index, ops),
+            dense_out_norm=dense_out_norm,
+            router_norm=self._rms_norm(names.router_norm.format(index), hidden, hidden**-0.5),
+            router=self._router(index, experts),
+            experts_norm=norm,
+            experts=self._experts(index, experts),
+            experts_out_norm=out_norm,
+            ones=torch.ones(hidden, device=self._device),
+            ops=ops,
+        )
 
     def _gate_up(self, names: tuple[str, str], index: int, size: int, bias: bool) -> Linear:
         order = slice(None, None, -1 if self._names.is_up_first else 1)
@@ -73,7 +99,7 @@ class FeedForwardReader(ProjectionReader):
         """Of the names of gate and up, those that the model has."""
         return names if self._geometry.activation.is_gated else names[1:]
 
-    def _experts(self, index: int, experts: Experts) -> FeedForward:
+    def _experts(self, index: int, experts: Experts) -> RoutedFeedForward:
         geometry, names, group = self._geometry, self._names.experts, self._group
         held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
         into = self._into((names.gate, names.up))
@@ -96,6 +122,7 @@ class FeedForwardReader(ProjectionReader):
             down_bias=self._biases_of_experts(downs, hidden) if experts.biases else None,
             shared_gate_up=shared_gate_up,
             shared_down=shared_down,
+            factors=self._vector(names.factors.format(index), experts.count).float() if experts.has_factors else None,
         )
         return self._backend.experts(experts, geometry.activation, weights, group)
 

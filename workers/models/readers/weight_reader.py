@@ -141,10 +141,11 @@ class WeightReader:
         share = rows // self._group.size
         return self._group.rank * share, (self._group.rank + 1) * share
 
-    def _kv_heads(self) -> Span:
+    def _kv_heads(self, index: int) -> Span:
         """This rank's KV heads. If there are more ranks than KV heads, adjacent ranks hold the same head."""
-        first = self._group.rank * self._geometry.num_kv_heads // self._group.size
-        return first, first + self._geometry.kv_heads_of_rank(self._group.size)
+        geometry = self._geometry.of_layer(index)
+        first = self._group.rank * geometry.num_kv_heads // self._group.size
+        return first, first + geometry.kv_heads_of_rank(self._group.size)
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self._geometry.dtype, device=self._device)
@@ -225,15 +226,17 @@ class NormReader(WeightReader):
 
     def _head_norms(self, index: int) -> tuple[Norm | None, Norm | None]:
         """The norms of each query head and of each key head; None: the layer has none."""
-        geometry, names = self._geometry, self._names
+        geometry, names = self._geometry.of_layer(index), self._names
         if not geometry.has_qk_norm(index):
             return None, None
         queries = self._head_norm(names.query_norm, index, geometry.num_heads, self._even_span(geometry.num_heads))
-        return queries, self._head_norm(names.key_norm, index, geometry.num_kv_heads, self._kv_heads())
+        if geometry.kv_source(index) != index:
+            return queries, None
+        return queries, self._head_norm(names.key_norm, index, geometry.num_kv_heads, self._kv_heads(index))
 
     def _head_norm(self, name: str, index: int, num_heads: int, heads: Span) -> Norm:
         """Of `heads` out of `num_heads`; its vectors are permuted like the heads' elements (order_of_head)."""
-        geometry = self._geometry
+        geometry = self._geometry.of_layer(index)
         kind, order = geometry.qk_norm_kind or geometry.norm, order_of_head(geometry)
         if kind == "plain_rms":
             return self._norm_of(kind, torch.ones(geometry.head_dim, device=self._device), None)
@@ -246,7 +249,7 @@ class NormReader(WeightReader):
 
     def _head_vectors(self, name: str, index: int, num_heads: int, heads: Span) -> Tensor:
         """[head_dim]; with other weights for each head [heads, head_dim], from one matrix or a vector a head."""
-        head_dim = self._geometry.head_dim
+        head_dim = self._geometry.of_layer(index).head_dim
         if not self._geometry.qk_norm_per_head:
             return self._vector(name.format(index), head_dim)
         if name.count("{}") == 2:

@@ -38,24 +38,32 @@ class Routing:
 
 
 def route_experts(
-    pool: Pool, logits: Tensor, experts: Experts, held: range, correction: Tensor | None, buffers: Buffers
+    pool: Pool,
+    logits: Tensor,
+    experts: Experts,
+    held: range,
+    correction: Tensor | None,
+    buffers: Buffers,
+    factors: Tensor | None = None,
 ) -> Routing:
     """Choose from `logits` [rows, >= experts] float32, whose rows may be strided; `held` are this rank's experts.
 
-    Of equal logits or scores those of lower experts are chosen. `correction` [experts] is float32. The result is in
-    `buffers`.
+    Of equal logits or scores those of lower experts are chosen. `correction` and `factors` [experts] are float32. The
+    result is in `buffers`.
     """
     rows, top_k = len(logits), experts.top_k
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.shape[1] >= experts.count
     assert logits.stride(1) == 1, logits.stride()
-    assert correction is None or (correction.dtype == torch.float32 and correction.shape == (experts.count,))
+    for of_expert in filter(lambda given: given is not None, (correction, factors)):
+        assert of_expert.dtype == torch.float32, of_expert.dtype
+        assert of_expert.shape == (experts.count,), of_expert.shape
     chosen, places = (buffers.take(role, rows, top_k, torch.int32) for role in ("chosen experts", "places"))
     weights = buffers.take("expert weights", rows, top_k, torch.float32)
     starts = buffers.take("expert starts", 1, len(held) + 1, torch.int32).view(-1)
     written = (tensor.data_ptr() for tensor in (chosen, weights, places, starts))
     fields = ROUTE(
-        *(logits.data_ptr(), pointer(correction), *written, logits.stride(0)),
+        *(logits.data_ptr(), pointer(correction), pointer(factors), *written, logits.stride(0)),
         *(rows, experts.count, top_k, experts.groups, experts.top_groups, held.start, len(held)),
         *(SCORES.index(experts.score), experts.renormalises, experts.scale, experts.jitter),
     )

@@ -8,7 +8,7 @@ from ..parameters import ActivateParams, GemmInt4Params, GemmInt8Params, GemmPar
 
 class RouteParams(ctypes.Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("logits", "correction", "experts", "weights", "places", "starts")),
+        *((name, c_void_p) for name in ("logits", "correction", "factors", "experts", "weights", "places", "starts")),
         ("stride", c_int64),
         *((name, c_int32) for name in ("rows", "num_experts", "top_k", "groups", "top_groups")),
         *((name, c_int32) for name in ("first_expert", "held_experts", "score", "renormalises")),
