@@ -36,10 +36,9 @@ def main(child: ChildProcess) -> None:
 
 def prepare(model: ModelConfig) -> None:
     """Do the part of a worker's start that is the same for all ranks and epochs."""
+    import_torch()
     from ..kernels.cpu.library import best_library
     from . import worker_process  # noqa: F401
-
-    import_torch()
     from .rank import DEMO_MODEL
 
     if model.device != "cuda" and model.cpu_isa != "torch":
