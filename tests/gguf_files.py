@@ -12,22 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-ARCHITECTURES = {
-    "LlamaForCausalLM": "llama",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "MixtralForCausalLM": "llama",
-    "Qwen2MoeForCausalLM": "qwen2moe",
-    "Qwen3MoeForCausalLM": "qwen3moe",
-    "OlmoeForCausalLM": "olmoe",
-    "GptOssForCausalLM": "gpt-oss",
-    "GemmaForCausalLM": "gemma",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3",
-    "PhiForCausalLM": "phi2",
-    "Phi3ForCausalLM": "phi3",
-}
+from .gguf_architectures import ARCHITECTURES, as_stored, field_of, kv_heads_of, own_keys
+
 Type = gguf.GGMLQuantizationType
+TIED = ("gpt2", "starcoder", "bloom", "falcon")  # without a word about it in config.json
 EXPERT_KEYS = {  # of config.json, and of a file
     "num_experts": "expert_count",
     "num_local_experts": "expert_count",
@@ -65,18 +53,19 @@ def write_gguf(
     for key, value in (tokenizer or byte_tokenizer(config["vocab_size"])).items():
         _add(writer, f"tokenizer.{key}", value)
     names = gguf.get_tensor_name_map(
-        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), config["num_hidden_layers"]
+        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), keys["block_count"]
     )
-    for name, tensor in tensors.items():
-        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+    is_tied = config.get("tie_word_embeddings", architecture in TIED)
+    for name, values in as_stored(tensors, architecture, config).items():
+        if is_tied and name == "lm_head.weight":
             continue
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         stored += ".weight" if stored.endswith("attn_sinks") else ""
-        values = as_stored(name, tensor, architecture, config)
-        is_float = tensor.dim() == 1 or stored.endswith(".bias") or ".ffn_gate_inp" in stored
+        is_float = values.dim() == 1 or stored.endswith(".bias") or ".ffn_gate_inp" in stored
+        dtype = STORED[str(tensors.get(name, values).dtype).removeprefix("torch.")]
         kind = Type.F32 if is_float else type_of(name, values) if type_of else None
-        add_tensor(writer, stored, values, STORED[str(tensor.dtype).removeprefix("torch.")] if kind is None else kind)
+        add_tensor(writer, stored, values, dtype if kind is None else kind)
     for name, factors in _rope_tensors(config).items():
         writer.add_tensor(name, np.array(factors, dtype=np.float32))
     writer.write_header_to_file()
@@ -110,51 +99,37 @@ def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The keys of an architecture, without its name."""
-    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    heads, hidden = field_of(config, "num_attention_heads", "n_head"), field_of(config, "hidden_size", "n_embd")
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
-    per_kind = rope.get("full_attention")
-    full = per_kind or rope
+    full = rope.get("full_attention") or rope
     partial = full.get("partial_rotary_factor", 1.0)
     keys: dict[str, Any] = {
-        "context_length": config["max_position_embeddings"],
+        "context_length": config.get("max_position_embeddings") or config.get("n_positions") or 512,
         "embedding_length": hidden,
-        "feed_forward_length": config["intermediate_size"],
-        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config.get("intermediate_size") or feed_forward_size(tensors),
+        "block_count": field_of(config, "num_hidden_layers", "n_layer"),
         "attention.head_count": heads,
-        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.head_count_kv": kv_heads_of(config, heads),
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.dimension_count": int(head_dim * partial),
-        "rope.freq_base": float(full["rope_theta"]),
     }
+    if "rope_theta" in full:
+        keys["rope.freq_base"] = float(full["rope_theta"])
     for field, key in EXPERT_KEYS.items():
         if config.get(field):
             keys[key] = config[field]
-    if architecture == "phi2":
-        keys["attention.layer_norm_epsilon"] = config["layer_norm_eps"]
-    else:
-        keys["attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
-    if architecture in ("gemma2", "gemma3", "phi3", "gpt-oss") and config.get("sliding_window"):
-        keys["attention.sliding_window"] = config["sliding_window"]
-    if architecture == "gemma2":
-        keys |= {name: config[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
     if full.get("rope_type") in ("linear", "yarn"):
         keys |= {"rope.scaling.type": full["rope_type"], "rope.scaling.factor": full["factor"]}
     if "original_max_position_embeddings" in full and full["rope_type"] in ("yarn", "longrope"):
         keys["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
-    return keys
+    return keys | own_keys(config, architecture)
 
 
-def as_stored(name: str, tensor: Tensor, architecture: str, config: dict[str, Any]) -> Tensor:
-    """The values that the converter writes."""
-    if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
-        heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
-        halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
-        return halves.swapaxes(1, 2).reshape(tensor.shape)
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
-        return tensor.float() + 1
-    return tensor
+def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:
+    """Of models whose config.json does not say it."""
+    return next(max(tensors[name].shape) for name in tensors if name.endswith(("c_fc.weight", "h_to_4h.weight")))
 
 
 def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:

@@ -20,11 +20,11 @@ from paged_serve import __version__
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.process.lifeline import arm_lifeline
 
-from .config_fields import config_fields
+from .fields.config_fields import config_fields
 from .model import GgufModel
 from .tokenizer_files import text_files
 
-CONVERSION = 4  # raised whenever the files of a folder change
+CONVERSION = 5  # raised whenever the files of a folder change
 WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 

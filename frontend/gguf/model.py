@@ -1,6 +1,6 @@
 """A GGUF model: its files, and its metadata under the names of its architecture."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
@@ -8,6 +8,7 @@ from paged_serve.protocol.gguf.container import GgufFile, GgufTensor, check_part
 from paged_serve.protocol.gguf.metadata import Metadata
 
 MAX_SIZE = 1 << 30  # more than any size in a model
+MAX_LAYERS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class GgufModel:
 
     files: list[GgufFile]
     architecture: str
+    used_names: set[str] = field(default_factory=set)  # names of keys that were read so far
 
     @classmethod
     def read(cls, path: Path) -> "GgufModel":
@@ -40,21 +42,40 @@ class GgufModel:
         file = next((file for file in self.files if name in file.tensors), None)
         return None if file is None else floats_of(file, file.tensors[name])
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        """`key` without the architecture's name, as in the other getters; a size, so it is bounded."""
-        value = self.metadata.whole(f"{self.architecture}.{key}", default)
+    def key(self, name: str) -> str:
+        """The whole key of an architecture's `name`, which counts as read."""
+        self.used_names.add(name)
+        return f"{self.architecture}.{name}"
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """`name` is a key without the architecture's, as in the other getters; a size, so it is bounded."""
+        value = self.metadata.whole(self.key(name), default)
         if not 0 <= value <= MAX_SIZE:
-            raise self.refused(f"{self.architecture}.{key}={value} must be between 0 and {MAX_SIZE}")
+            raise self.refused(f"{self.architecture}.{name}={value} must be between 0 and {MAX_SIZE}")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
-        return self.metadata.number(f"{self.architecture}.{key}", default)
+    def number(self, name: str, default: float | None = None) -> float:
+        return self.metadata.number(self.key(name), default)
 
-    def text(self, key: str, default: str | None = None) -> str:
-        return self.metadata.text(f"{self.architecture}.{key}", default)
+    def truth(self, name: str, default: bool | None = None) -> bool:
+        return self.metadata.truth(self.key(name), default)
 
-    def has(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self.metadata
+    def text(self, name: str, default: str | None = None) -> str:
+        return self.metadata.text(self.key(name), default)
+
+    def numbers(self, name: str, default: list[float] | None = None) -> list[float]:
+        key = self.key(name)
+        return default if default is not None and key not in self.metadata else self.metadata.numbers(key)
+
+    def has(self, name: str) -> bool:
+        return f"{self.architecture}.{name}" in self.metadata
+
+    def num_layers(self) -> int:
+        """The decoder's layers, without those that only predict further tokens. Raises ConfigError."""
+        count, further = self.whole("block_count"), self.whole("nextn_predict_layers", 0)
+        if not further < count <= MAX_LAYERS:
+            raise self.refused(f"block_count={count} must be above nextn_predict_layers={further}, up to {MAX_LAYERS}")
+        return count - further
 
     def refused(self, problem: str) -> ConfigError:
         return self.metadata.refused(problem)

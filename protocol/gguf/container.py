@@ -40,8 +40,12 @@ class GgufTensor:
     start: int  # in bytes from the start of the file
 
     @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) // self.format.num_elements * self.format.num_bytes
+        return self.num_elements // self.format.num_elements * self.format.num_bytes
 
 
 @dataclass(frozen=True, slots=True)

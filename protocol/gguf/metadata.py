@@ -24,6 +24,15 @@ class Metadata:
             raise self._unsuitable(key, value, "a whole number")
         return value
 
+    def largest(self, key: str, default: int) -> int:
+        """The largest of a list with a whole number for each layer, or the one of all layers."""
+        value = self._get(key, default)
+        if not isinstance(value, list):
+            return self.whole(key, default)
+        if any(isinstance(each, bool) or not isinstance(each, int) for each in value):
+            raise self._unsuitable(key, value, "whole numbers")
+        return max((int(each) for each in value), default=0)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A float32 comes back as the shortest decimal number that rounds to it: 1e-05, not 9.99999974e-06."""
         value = self._get(key, default)

@@ -2,7 +2,9 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -37,6 +39,7 @@ class Checkpoint:
     """The tensors of a folder by name. Data is read only by `read`; files that contradict their headers are refused."""
 
     floats: tuple[str, ...] = FLOATS  # the dtypes that `read` accepts if it is given none
+    own_names: Mapping[str, Any] = MappingProxyType({})  # fields of WeightNames that these files have otherwise
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from paged_serve.frontend.config.model_folder import find_model_folder
-from paged_serve.frontend.gguf.config_fields import ARCHITECTURES, config_fields
+from paged_serve.frontend.gguf.fields.architectures import ARCHITECTURES
+from paged_serve.frontend.gguf.fields.config_fields import config_fields
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError
@@ -106,7 +107,13 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
     ("architecture", "changes", "message"),
     [
         ("clip", {}, "vision or audio part of a model (mmproj)"),
-        ("qwen2vl", {}, "architecture 'qwen2vl' is not supported; supported: llama, qwen2"),
+        ("rwkv7", {}, "architecture 'rwkv7' is not supported; supported: llama, qwen2"),
+        ("llama", {"llama__embedding_scale": 2.0}, "llama.embedding_scale=2.0 is not supported"),
+        ("llama", {"llama__attention__sliding_window": 63}, "llama.attention.sliding_window=63 is not supported"),
+        ("llama", {"llama__some__new_key": [1, 2]}, "llama.some.new_key=[1, 2] is not supported"),
+        ("llama", {"llama__nextn_predict_layers": 1}, "block_count=1 must be above nextn_predict_layers=1"),
+        ("glm4", {"glm4__rope__dimension_sections": [4, 2, 2, 0]}, "rope.dimension_sections, the rotation of GLM-4V"),
+        ("olmo2", {"olmo2__attention__sliding_window": 8, "olmo2__rope__freq_base_swa": 5.0}, "rope.freq_base_swa=5"),
         ("llama", {"general__type": "adapter"}, "general.type is 'adapter'"),
         ("qwen3", {"qwen3__expert_count": 8}, "mixture of 8 experts"),
         ("llama", {"llama__expert_count": 8}, "no llama.expert_used_count"),
@@ -130,6 +137,11 @@ def test_what_is_not_supported_is_refused_by_name(architecture, changes, message
     assert message in str(refusal.value)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_metadata_that_changes_nothing_is_no_reason_to_refuse_a_file(tmp_path):
+    neutral = {"llama__attention__sliding_window": 64, "llama__logit_scale": 1.0, "llama__attention__causal": True}
+    assert make_folder(write(tmp_path / "model.gguf", **neutral, llama__vocab_size=280), tmp_path / "made")
 
 
 def test_gemmas_of_27b_have_another_scale():

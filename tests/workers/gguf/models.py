@@ -9,7 +9,8 @@ import gguf
 import torch
 from safetensors.torch import load_file, save_file
 
-from ...gguf_files import as_stored, blocks_of
+from ...gguf_architectures import values_of
+from ...gguf_files import blocks_of
 from ..tiny_models.checkpoints import CLASSES, CONFIGS, SHAPE, randomise
 from ..tiny_models.dense_variants import LLAMA3_ROPE, LONG_ROPE
 from ..tiny_models.latent_variants import YARN_ROPE
@@ -94,7 +95,7 @@ def dequantize_folder(folder: Path, kind_of: Callable[[str], Any]) -> None:
     shape = SHAPE | WIDE
     for name, tensor in tensors.items():
         if tensor.dim() == 2 and (kind := kind_of(name)) is not None:
-            stored = as_stored(name, tensor, "llama", shape).float()
+            stored = values_of(name, tensor, "llama", shape).float()
             values = torch.from_numpy(gguf.dequantize(blocks_of(kind, stored), kind).copy())
             tensors[name] = _unpermuted(name, values, shape)
     save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")

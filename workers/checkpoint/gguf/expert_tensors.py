@@ -23,8 +23,3 @@ def expert_tensors(path: Path, tensor: GgufTensor, name: str) -> Iterator[tuple[
     for expert in range(tensor.shape[0]):
         own = name.format(expert)
         yield own, GgufTensor(own, shape, tensor.format, tensor.start + expert * num_bytes)
-
-
-def as_row(tensor: GgufTensor) -> GgufTensor:
-    """A vector as a matrix of one output."""
-    return GgufTensor(tensor.name, (1, *tensor.shape), tensor.format, tensor.start)

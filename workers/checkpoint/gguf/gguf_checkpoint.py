@@ -14,8 +14,10 @@ from ..blocks.dequantize import DEQUANTIZERS
 from ..conversion import converted
 from ..safetensors_files import Checkpoint, TensorEntry
 from ..text_part import beginnings_in
-from .expert_tensors import as_row, expert_tensors
-from .names import ROPE_TENSORS, TensorLayout, tensor_layout
+from .expert_tensors import expert_tensors
+from .names import ROPE_TENSORS, tensor_layout
+from .split_latent import KEYS_OF_LATENT, VALUES_OF_LATENT, WHOLE, SplitLatent, as_matrix
+from .tensor_layout import TensorLayout
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_MATRICES = 1 << 18  # with those of all experts: more than any model has
@@ -52,6 +54,7 @@ class GgufCheckpoint(Checkpoint):
         self._dtype = dtype
         self._stored: dict[str, GgufTensor] = {}
         self._heads: dict[str, int] = {}  # name -> heads, of tensors with interleaved rows
+        self._split: dict[str, SplitLatent] = {}  # name -> its two tensors
         super().__init__(folder)
 
     def _read_headers(self) -> None:
@@ -59,13 +62,31 @@ class GgufCheckpoint(Checkpoint):
         check_parts(files)
         first = files[0].metadata
         architecture = first.text("general.architecture")
-        self._layout = tensor_layout(architecture, str(files[0].path))
+        self._layout = tensor_layout(
+            architecture, {name for file in files for name in file.tensors}, str(files[0].path)
+        )
+        self.own_names = self._layout.own_names
         heads = first.whole(f"{architecture}.attention.head_count")
-        self._heads_of = {"q_proj": heads, "k_proj": first.whole(f"{architecture}.attention.head_count_kv", heads)}
+        self._heads_of = {"q_proj": heads, "k_proj": first.largest(f"{architecture}.attention.head_count_kv", heads)}
         for file in files:
             for tensor in file.tensors.values():
                 if tensor.name not in ROPE_TENSORS:
                     self._add_named(file, tensor)
+        self._join_split()
+
+    def _join_split(self) -> None:
+        """Replace the two tensors of each projection from the latent by the one that Hugging Face checkpoints have."""
+        for keys in [name for name in self.entries if f".{KEYS_OF_LATENT}." in name]:
+            values, whole = (keys.replace(KEYS_OF_LATENT, other) for other in (VALUES_OF_LATENT, WHOLE))
+            if values not in self.entries:
+                raise ConfigError(f"{self._file_of[keys]}: it has a tensor attn_k_b without attn_v_b")
+            split = SplitLatent(self._stored[keys], self._stored[values])
+            split.check(str(self._file_of[keys]))
+            for name in (keys, values):
+                del self.entries[name]
+                self._stored[name] = as_matrix(self._stored[name])
+            self.entries[whole] = TensorEntry("F32", list(split.shape), (0, split.num_bytes))
+            self._split[whole], self._file_of[whole] = split, self._file_of[keys]
 
     def _add_named(self, file: GgufFile, tensor: GgufTensor) -> None:
         if of_experts := self._layout.name_of_experts(tensor.name):
@@ -79,8 +100,7 @@ class GgufCheckpoint(Checkpoint):
         found = self._layout.name(tensor.name)
         if found is None:
             raise ConfigError(f"{file.path}: tensor {tensor.name} is not one of the architecture's")
-        is_gate = found.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1
-        self._add(file, found, as_row(tensor) if is_gate else tensor, self._layout)
+        self._add(file, found, self._layout.reshape(tensor), self._layout)
 
     def _add(self, file: GgufFile, name: str, tensor: GgufTensor, layout: TensorLayout) -> None:
         block = tensor.format.name
@@ -88,6 +108,10 @@ class GgufCheckpoint(Checkpoint):
             raise ConfigError(
                 f"{file.path}: tensor {tensor.name} {list(tensor.shape)} has the format {block}; supported: "
                 f"{', '.join(SUPPORTED_FORMATS)}, and for vectors {', '.join(FLOAT_FORMATS)}"
+            )
+        if name in self.entries:
+            raise ConfigError(
+                f"{file.path}: tensor {tensor.name} is in the place of another, {self._stored[name].name}"
             )
         self.entries[name] = TensorEntry(block, list(tensor.shape), (tensor.start, tensor.start + tensor.num_bytes))
         self._stored[name], self._file_of[name] = tensor, file.path
@@ -102,6 +126,11 @@ class GgufCheckpoint(Checkpoint):
         return self._stored[name].format.name if name in self._stored else ""
 
     def _values(self, name: str, shape: tuple[int, ...], dim: int, span: slice) -> Tensor:
+        if split := self._split.get(name):
+            parts = (name.replace(WHOLE, each) for each in (KEYS_OF_LATENT, VALUES_OF_LATENT))
+            both = [self._values(each, self._stored[each].shape, 0, slice(None)).to(self._dtype) for each in parts]
+            joined = split.joined(*both)
+            return joined[span] if dim == 0 else joined[:, span]
         start, stop, _ = span.indices(shape[dim])
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
         if self.format_of(name) in FLOAT_FORMATS:

@@ -1,28 +1,15 @@
 """The tensors of each GGUF architecture: their names in a Hugging Face checkpoint, and how they are stored."""
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import replace
 
 from paged_serve.protocol.errors import ConfigError
 
-_LAYER = "model.layers.{}."
-_WHOLE = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
-_ATTENTION = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-}
-_LLAMA = _ATTENTION | {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-_GEMMA2 = _LLAMA | {
+from .expert_names import EXPERT_LAYOUTS
+from .tensor_layout import WHOLE, TensorLayout
+from .usual_names import ATTENTION, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION
+
+_GEMMA2 = LLAMA | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -35,96 +22,145 @@ _PHI3 = {
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
 }
-_PHI2 = _ATTENTION | {
+_PHI2 = ATTENTION | {
     "attn_norm": "input_layernorm",
     "attn_output": "self_attn.dense",
     "ffn_up": "mlp.fc1",
     "ffn_down": "mlp.fc2",
 }
-_OF_EXPERTS = _ATTENTION | {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate_inp": "mlp.gate",
+_GLM4 = LLAMA | {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "post_ffw_norm": "post_mlp_layernorm",
 }
-_SHARED_EXPERT = {
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-    "ffn_up_shexp": "mlp.shared_expert.up_proj",
-    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+_POST_NORMS = NORM_AFTER_ATTENTION | HEAD_NORMS | {"post_ffw_norm": "post_feedforward_layernorm"}
+_EXAONE = {
+    "attn_norm": "ln_1",
+    "attn_q": "attn.attention.q_proj",
+    "attn_k": "attn.attention.k_proj",
+    "attn_v": "attn.attention.v_proj",
+    "attn_output": "attn.attention.out_proj",
+    "ffn_norm": "ln_2",
+    "ffn_gate": "mlp.c_fc_0",
+    "ffn_up": "mlp.c_fc_1",
+    "ffn_down": "mlp.c_proj",
 }
-_EXPERTS = {
-    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
-    "ffn_up_exps": "mlp.experts.{}.up_proj",
-    "ffn_down_exps": "mlp.experts.{}.down_proj",
+_INTERNLM2 = ATTENTION | {
+    "attn_norm": "attention_norm",
+    "attn_output": "attention.wo",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
 }
-_MIXTRAL_EXPERTS = {
-    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
-    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
-    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+_STABLELM_NORMS = {"attn_q_norm": "self_attn.q_layernorm", "attn_k_norm": "self_attn.k_layernorm"}
+_FALCON = {
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
 }
-_SINKS = "self_attn.sinks"  # a vector without an ending
-_GPT_OSS = _ATTENTION | {
-    "attn_norm": "input_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "attn_sinks": _SINKS,
-    "ffn_gate_inp": "mlp.router",
+_GPT2 = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
 }
-_IN_LAYER = re.compile(r"blk\.(\d{1,4})\.(\w+)")
+_GPT2_WHOLE = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+}
+_BLOOM = _FALCON | {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_GPT_NEOX = _BLOOM | {"attn_qkv": "attention.query_key_value", "attn_output": "attention.dense"}
+_FALCON_WHOLE = {
+    "token_embd": "transformer.word_embeddings",
+    "token_embd_norm": "transformer.word_embeddings_layernorm",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+}
+_H = "transformer.h.{}."
+_SEPARATE = {each: f"model.layers.{{}}.self_attn.{each[0]}_proj" for each in ("query", "key", "value")}
+_UNGROUPED = {"are_grouped": False}  # one matrix has all queries, then all keys, then all values
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
-
-
-@dataclass(frozen=True, slots=True)
-class TensorLayout:
-    """How an architecture's tensors are named and stored."""
-
-    in_layers: Mapping[str, str]
-    whole: Mapping[str, str] = field(default_factory=lambda: _WHOLE)
-    experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with a part for each expert, `{}` in the name
-    are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
-    norms_plus_1: bool = False  # a norm's weight is stored plus 1
-
-    def name(self, tensor: str) -> str | None:
-        """The name of a GGUF tensor in a Hugging Face checkpoint; None: it has no such tensor."""
-        module, _, kind = tensor.rpartition(".")
-        if kind not in ("weight", "bias"):
-            return None
-        if match := _IN_LAYER.fullmatch(module):
-            layer, part = match.groups()
-            found = self.in_layers.get(part)
-            if found is None:
-                return None
-            return f"{_LAYER.format(int(layer))}{found}" + ("" if found == _SINKS else f".{kind}")
-        return None if (found := self.whole.get(module)) is None else f"{found}.{kind}"
-
-    def name_of_experts(self, tensor: str) -> str | None:
-        """The name of a GGUF tensor's matrices or biases, with `{}` for the expert; None: it has none of experts."""
-        module, _, kind = tensor.rpartition(".")
-        match = _IN_LAYER.fullmatch(module)
-        if kind not in ("weight", "bias") or match is None or match[2] not in self.experts:
-            return None
-        return f"{_LAYER.format(int(match[1]))}{self.experts[match[2]]}.{kind}"
-
-
-TENSOR_LAYOUTS = {
+TENSOR_LAYOUTS = EXPERT_LAYOUTS | {
     "llama": TensorLayout(
-        _LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=_MIXTRAL_EXPERTS, are_rows_interleaved=True
+        LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=MIXTRAL_EXPERTS, are_rows_interleaved=True
     ),
-    "qwen2": TensorLayout(_LLAMA),
-    "qwen3": TensorLayout(_LLAMA | _HEAD_NORMS),
-    "qwen2moe": TensorLayout(_OF_EXPERTS | _SHARED_EXPERT, experts=_EXPERTS),
-    "qwen3moe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
-    "olmoe": TensorLayout(_OF_EXPERTS | _HEAD_NORMS, experts=_EXPERTS),
-    "gpt-oss": TensorLayout(_GPT_OSS, experts=_EXPERTS),
-    "gemma": TensorLayout(_LLAMA, norms_plus_1=True),
+    "qwen2": TensorLayout(LLAMA),
+    "qwen2vl": TensorLayout(LLAMA),
+    "qwen3": TensorLayout(LLAMA | HEAD_NORMS),
+    "qwen3vl": TensorLayout(LLAMA | HEAD_NORMS),
+    "gemma": TensorLayout(LLAMA, norms_plus_1=True),
     "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
-    "gemma3": TensorLayout(_GEMMA2 | _HEAD_NORMS, norms_plus_1=True),
-    "phi2": TensorLayout(_PHI2, whole=_WHOLE | {"output_norm": "model.final_layernorm"}),
+    "gemma3": TensorLayout(_GEMMA2 | HEAD_NORMS, norms_plus_1=True),
+    "phi2": TensorLayout(_PHI2, whole=WHOLE | {"output_norm": "model.final_layernorm"}),
     "phi3": TensorLayout(_PHI3),
+    "glm4": TensorLayout(_GLM4),
+    "granite": TensorLayout(LLAMA, are_rows_interleaved=True),
+    "smollm3": TensorLayout(LLAMA, are_rows_interleaved=True),
+    "olmo": TensorLayout(LLAMA, are_rows_interleaved=True),
+    "olmo2": TensorLayout(_POST_NORMS),
+    "exaone": TensorLayout(
+        _EXAONE,
+        whole={"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"},
+        layer=_H,
+    ),
+    "exaone4": TensorLayout(_POST_NORMS),
+    "command-r": TensorLayout(LLAMA | HEAD_NORMS),
+    "cohere2": TensorLayout(LLAMA),
+    "seed_oss": TensorLayout(NORM_AFTER_ATTENTION),
+    "minicpm": TensorLayout(LLAMA, are_rows_interleaved=True),
+    "internlm2": TensorLayout(
+        _INTERNLM2,
+        whole=WHOLE | {"token_embd": "model.tok_embeddings", "output": "output"},
+        are_rows_interleaved=True,
+        own_names=_UNGROUPED | _SEPARATE,
+    ),
+    "starcoder2": TensorLayout(LLAMA | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+    "stablelm": TensorLayout(
+        LLAMA | _STABLELM_NORMS,
+        own_names={
+            "query_norm": "model.layers.{}.self_attn.q_layernorm.weight",
+            "key_norm": "model.layers.{}.self_attn.k_layernorm.weight",
+        },
+    ),
+    "nemotron": TensorLayout(LLAMA, norms_plus_1=True),
+    "arcee": TensorLayout(LLAMA, are_rows_interleaved=True),
+    "falcon": TensorLayout(
+        _FALCON | {"attn_norm": "input_layernorm"}, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED
+    ),
+    "gpt2": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H, own_names={"are_transposed": False}),
+    "starcoder": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H),
+    "gptneox": TensorLayout(
+        _GPT_NEOX,
+        whole={
+            "token_embd": "gpt_neox.embed_in",
+            "output_norm": "gpt_neox.final_layer_norm",
+            "output": "embed_out",
+        },
+        layer="gpt_neox.layers.{}.",
+        own_names=_UNGROUPED,
+    ),
+    "bloom": TensorLayout(_BLOOM, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED),
+}
+
+# Of files with a tensor that other files of the architecture lack: architecture -> (its name, layout).
+_VARIANTS = {
+    "falcon": (
+        "blk.0.attn_norm_2.weight",
+        replace(TENSOR_LAYOUTS["falcon"], in_layers=_FALCON | {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}),
+    ),
 }
 
 
-def tensor_layout(architecture: str, source: str) -> TensorLayout:
+def tensor_layout(architecture: str, tensors: Collection[str], source: str) -> TensorLayout:
     """Raises ConfigError for an unknown architecture."""
+    if architecture in _VARIANTS and _VARIANTS[architecture][0] in tensors:
+        return _VARIANTS[architecture][1]
     if (layout := TENSOR_LAYOUTS.get(architecture)) is None:
         raise ConfigError(
             f"{source}: the GGUF architecture {architecture!r} is not supported; supported: {', '.join(TENSOR_LAYOUTS)}"

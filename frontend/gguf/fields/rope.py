@@ -9,7 +9,7 @@ from typing import Any
 
 from paged_serve.protocol.gguf.metadata import shortest
 
-from .model import GgufModel
+from ..model import GgufModel
 
 FIRST_CONTEXTS = (8192, *(1 << power for power in range(6, 18) if power != 13))  # tokens; 8192 in Llama 3
 LOW, HIGH = 1.0, 4.0  # frequency factors of all releases of Llama 3
@@ -28,12 +28,12 @@ def rope_fields(model: GgufModel, rotary_dim: int) -> dict[str, Any]:
 
 
 def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] | None:
+    kind = model.text("rope.scaling.type", "linear" if model.has("rope.scale_linear") else "none")
     if (divisors := model.floats("rope_freqs.weight")) is not None:
         return _by_divisors(model, theta, rotary_dim, divisors)
     long, short = model.floats("rope_factors_long.weight"), model.floats("rope_factors_short.weight")
     if long is not None and short is not None:
         return _longrope(model, list(map(shortest, short)), list(map(shortest, long)))
-    kind = model.text("rope.scaling.type", "linear" if model.has("rope.scale_linear") else "none")
     if kind == "none":
         return None
     if kind not in ("linear", "yarn"):
@@ -49,9 +49,18 @@ def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] 
     }
     if (times := model.number("rope.scaling.attn_factor", 1.0)) != 1.0:
         known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
+    if model.has("rope.scaling.yarn_log_multiplier"):  # of scores; that of rotated elements is then 1
+        known["mscale"] = known["mscale_all_dim"] = _log_multiplier(model)
     if model.architecture in UNTRUNCATED:
         known["truncate"] = False
     return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context, **known}
+
+
+def _log_multiplier(model: GgufModel) -> float:
+    """DeepSeek's mscale_all_dim, of which files have a tenth."""
+    if model.architecture != "deepseek2":
+        raise model.refused(f"rope.scaling.yarn_log_multiplier is not supported for {model.architecture}")
+    return float(f"{10 * model.number('rope.scaling.yarn_log_multiplier'):.6g}")
 
 
 def _by_divisors(model: GgufModel, theta: float, rotary_dim: int, divisors: list[float]) -> dict[str, Any] | None:

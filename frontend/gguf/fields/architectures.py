@@ -1,0 +1,97 @@
+"""The GGUF architectures that are supported, each with its name and its fields in config.json."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..model import GgufModel
+from . import dense, experts, latent
+from .dense import nothing_more
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One GGUF architecture."""
+
+    name: str  # in config.json
+    model_type: str
+    more: Callable[[GgufModel, int], dict[str, Any]] = nothing_more  # (model, head_dim) -> its own fields
+    epsilon: str = "rms_norm_eps"
+    is_partial: bool = False  # heads may be partially rotated
+    heads: Literal["usual", "latent", "none"] = "usual"  # whose sizes the metadata has
+    has_experts: bool = False
+    predicts_further: bool = False  # files may have layers for multi-token prediction
+
+
+ARCHITECTURES = {
+    "llama": Architecture("LlamaForCausalLM", "llama", dense.llama),
+    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2"),
+    "qwen2vl": Architecture("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": Architecture("Qwen3ForCausalLM", "qwen3"),
+    "qwen3vl": Architecture("Qwen3ForCausalLM", "qwen3"),
+    "gemma": Architecture("GemmaForCausalLM", "gemma", dense.gemma),
+    "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", dense.gemma2),
+    "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", dense.gemma3),
+    "phi2": Architecture("PhiForCausalLM", "phi", dense.phi2, epsilon="layer_norm_eps", is_partial=True),
+    "phi3": Architecture("Phi3ForCausalLM", "phi3", dense.phi3, is_partial=True),
+    "glm4": Architecture("Glm4ForCausalLM", "glm4", dense.glm4, is_partial=True),
+    "granite": Architecture("GraniteForCausalLM", "granite", dense.granite),
+    "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", dense.smollm3),
+    "olmo": Architecture("OlmoForCausalLM", "olmo", dense.olmo),
+    "olmo2": Architecture("Olmo2ForCausalLM", "olmo2"),
+    "exaone": Architecture("ExaoneForCausalLM", "exaone", epsilon="layer_norm_epsilon"),
+    "exaone4": Architecture("Exaone4ForCausalLM", "exaone4", dense.exaone4),
+    "command-r": Architecture("CohereForCausalLM", "cohere", dense.cohere, epsilon="layer_norm_eps"),
+    "cohere2": Architecture("Cohere2ForCausalLM", "cohere2", dense.cohere2, epsilon="layer_norm_eps"),
+    "seed_oss": Architecture("SeedOssForCausalLM", "seed_oss", dense.seed_oss),
+    "minicpm": Architecture("MiniCPMForCausalLM", "minicpm", dense.minicpm),
+    "internlm2": Architecture("InternLM2ForCausalLM", "internlm2"),
+    "starcoder2": Architecture("Starcoder2ForCausalLM", "starcoder2", dense.starcoder2, epsilon="norm_epsilon"),
+    "stablelm": Architecture(
+        "StableLmForCausalLM", "stablelm", dense.stablelm, epsilon="layer_norm_eps", is_partial=True
+    ),
+    "nemotron": Architecture("NemotronForCausalLM", "nemotron", dense.nemotron, epsilon="norm_eps", is_partial=True),
+    "arcee": Architecture("ArceeForCausalLM", "arcee", dense.arcee),
+    "falcon": Architecture("FalconForCausalLM", "falcon", dense.falcon, epsilon="layer_norm_epsilon"),
+    "gpt2": Architecture("GPT2LMHeadModel", "gpt2", dense.gpt2, epsilon="layer_norm_epsilon"),
+    "starcoder": Architecture("GPTBigCodeForCausalLM", "gpt_bigcode", dense.starcoder, epsilon="layer_norm_epsilon"),
+    "gptneox": Architecture("GPTNeoXForCausalLM", "gpt_neox", dense.gptneox, epsilon="layer_norm_eps", is_partial=True),
+    "bloom": Architecture("BloomForCausalLM", "bloom", epsilon="layer_norm_epsilon"),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", "qwen2_moe", experts.qwen2_moe, has_experts=True),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", experts.qwen3_moe, has_experts=True),
+    "qwen3vlmoe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", experts.qwen3_moe, has_experts=True),
+    "olmoe": Architecture("OlmoeForCausalLM", "olmoe", experts.olmoe, has_experts=True),
+    "gpt-oss": Architecture("GptOssForCausalLM", "gpt_oss", experts.gpt_oss, has_experts=True),
+    "glm4moe": Architecture(
+        "Glm4MoeForCausalLM", "glm4_moe", latent.glm4_moe, is_partial=True, has_experts=True, predicts_further=True
+    ),
+    "deepseek2": Architecture(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        latent.deepseek2,
+        heads="latent",
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "granitemoe": Architecture("GraniteMoeForCausalLM", "granitemoe", experts.granitemoe, has_experts=True),
+}
+# A file's metadata tells these from others of its architecture.
+MIXTRAL = Architecture("MixtralForCausalLM", "mixtral", experts.mixtral, has_experts=True)  # llama with experts
+OLMO3 = Architecture("Olmo3ForCausalLM", "olmo3", dense.olmo3)  # olmo2 with windows
+VISION = ("clip", "mmproj")
+
+
+def supported(model: GgufModel) -> Architecture:
+    """The model's architecture. Raises ConfigError for one that is not supported."""
+    name = model.architecture
+    if name in VISION:
+        raise model.refused("it is the vision or audio part of a model (mmproj); give the file of the language model")
+    if (found := ARCHITECTURES.get(name)) is None:
+        raise model.refused(f"the GGUF architecture {name!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    if (count := model.whole("expert_count", 0)) and not found.has_experts:
+        if name != "llama":
+            raise model.refused(f"it is a mixture of {count} experts, which is not supported for {name}")
+        return MIXTRAL
+    if name == "olmo2" and model.whole("attention.sliding_window", 0):
+        return OLMO3
+    return found

@@ -1,0 +1,58 @@
+"""The fields of config.json that DeepSeek's latent attention has, and experts that sigmoids choose."""
+
+from typing import Any
+
+from ..model import GgufModel
+from .experts import SIGMOID, SOFTMAX, counts, rows
+
+MLA = "attention.{}_length_mla"  # of newer files; their key_length and value_length are those of the shared vector
+
+
+def glm4_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    has = {name: model.tensor(f"blk.0.{name}") is not None for name in ("attn_q.bias", "attn_q_norm.weight")}
+    own = {"attention_bias": has["attn_q.bias"], "use_qk_norm": has["attn_q_norm.weight"]}
+    return own | _experts(model, SIGMOID)
+
+
+def deepseek2(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """V2 or V3, by how experts are chosen."""
+    has_correction = model.tensor(f"blk.{model.whole('leading_dense_block_count', 0)}.exp_probs_b.bias") is not None
+    gating = model.whole("expert_gating_func", 0) or (SIGMOID if has_correction else SOFTMAX)
+    fields = _latent_sizes(model) | _experts(model, gating) | {"rope_interleave": True}
+    if gating == SIGMOID:
+        return fields | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    return fields | {"topk_method": "group_limited_greedy" if fields["n_group"] > 1 else "greedy"}
+
+
+def _experts(model: GgufModel, gating: int) -> dict[str, Any]:
+    dense = model.whole("leading_dense_block_count", 0)
+    # The weights may be scaled and divided by their sum or not, which `counts` refuses by default.
+    norm = model.truth("expert_weights_norm", False)
+    count, used = counts(model, gating, norm=norm, may_scale=True)
+    groups = model.whole("expert_group_count", 0) or 1
+    return {
+        "n_routed_experts": count,
+        "num_experts_per_tok": used,
+        "moe_intermediate_size": rows(model, "ffn_gate_exps", layer=dense),
+        "first_k_dense_replace": dense,
+        "n_shared_experts": model.whole("expert_shared_count", 0),
+        "n_group": groups,
+        "topk_group": model.whole("expert_group_used_count", 0) or groups,
+        "norm_topk_prob": norm,
+        "routed_scaling_factor": model.number("expert_weights_scale", 0.0) or 1.0,
+    }
+
+
+def _latent_sizes(model: GgufModel) -> dict[str, Any]:
+    rotated = model.whole("rope.dimension_count")
+    lengths = {
+        each: model.whole(MLA.format(each), 0) or model.whole(f"attention.{each}_length") for each in ("key", "value")
+    }
+    rank = model.whole("attention.q_lora_rank", 0)
+    return {
+        "q_lora_rank": rank or None,
+        "kv_lora_rank": model.whole("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": lengths["key"] - rotated,
+        "v_head_dim": lengths["value"],
+    }

@@ -1,0 +1,26 @@
+"""What differs from layer to layer: kinds of attention, tensors that only some layers have."""
+
+from ..model import GgufModel
+
+
+def layer_types(model: GgufModel, period: int) -> list[str]:
+    """The kind of attention of each layer: by a list or a period in the file, or else full in each `period`-th."""
+    layers = model.num_layers()
+    slides = model.metadata.values.get(model.key("attention.sliding_window_pattern"))
+    if isinstance(slides, list):
+        found = [bool(each) for each in model.numbers("attention.sliding_window_pattern")]
+        if len(found) < layers:
+            raise model.refused(f"attention.sliding_window_pattern has {len(found)} entries for {layers} layers")
+    else:
+        if (period := model.whole("attention.sliding_window_pattern", period)) < 1:
+            raise model.refused(f"attention.sliding_window_pattern={period} must be at least 1")
+        found = [(layer + 1) % period != 0 for layer in range(layers)]
+    return ["sliding_attention" if each else "full_attention" for each in found[:layers]]
+
+
+def tensors_are_in_layers(model: GgufModel, name: str) -> bool:
+    """Whether the layers have a tensor of that name. Raises ConfigError if only some do."""
+    has = {model.tensor(f"blk.{layer}.{name}") is not None for layer in range(model.num_layers())}
+    if len(has) > 1:
+        raise model.refused(f"only some of its layers have a tensor {name}")
+    return True in has

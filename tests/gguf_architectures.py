@@ -1,0 +1,171 @@
+"""What the converter makes of a Hugging Face model besides other names: metadata, and other values of its tensors."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "llama",
+    "Qwen2MoeForCausalLM": "qwen2moe",
+    "Qwen3MoeForCausalLM": "qwen3moe",
+    "OlmoeForCausalLM": "olmoe",
+    "GptOssForCausalLM": "gpt-oss",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "PhiForCausalLM": "phi2",
+    "Phi3ForCausalLM": "phi3",
+    "Glm4ForCausalLM": "glm4",
+    "Glm4MoeForCausalLM": "glm4moe",
+    "GraniteForCausalLM": "granite",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "SmolLM3ForCausalLM": "smollm3",
+    "OlmoForCausalLM": "olmo",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo2",
+    "Exaone4ForCausalLM": "exaone4",
+    "CohereForCausalLM": "command-r",
+    "Cohere2ForCausalLM": "cohere2",
+    "SeedOssForCausalLM": "seed_oss",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "StableLmForCausalLM": "stablelm",
+    "NemotronForCausalLM": "nemotron",
+    "ArceeForCausalLM": "arcee",
+    "FalconForCausalLM": "falcon",
+    "GPT2LMHeadModel": "gpt2",
+    "GPTBigCodeForCausalLM": "starcoder",
+    "GPTNeoXForCausalLM": "gptneox",
+    "BloomForCausalLM": "bloom",
+    "DeepseekV2ForCausalLM": "deepseek2",
+    "DeepseekV3ForCausalLM": "deepseek2",
+}
+LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
+LAYER_NORM += ("gptneox", "bloom", "olmo")
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "olmo", "arcee")
+WINDOWS = ("gemma2", "gemma3", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
+KINDS_OF_LAYERS = ("olmo2", "exaone4", "cohere2")
+GROUPED = ("bloom", "gptneox", "falcon")  # matrices of q, k and v
+SIGMOID = 2
+KEYS: dict[str, dict[str, str]] = {  # of an architecture: in config.json, and in a file
+    "gemma2": {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+    "command-r": {"logit_scale": "logit_scale"},
+    "cohere2": {"logit_scale": "logit_scale"},
+    "stablelm": {"use_parallel_residual": "use_parallel_residual"},
+    "gptneox": {"use_parallel_residual": "use_parallel_residual"},
+    "olmo": {"clip_qkv": "attention.clamp_kqv"},
+}
+MULTIPLIERS = {
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+}
+SHARED_EXPERTS = {
+    "n_routed_experts": "expert_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "v_head_dim": "attention.value_length_mla",
+}
+KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "glm4moe": SHARED_EXPERTS, "deepseek2": SHARED_EXPERTS}
+
+
+def field_of(config: Mapping[str, Any], *names: str) -> Any:
+    return next(config[name] for name in names if config.get(name) is not None)
+
+
+def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """The keys of one architecture, besides those of all."""
+    keys = {key: config[name] for name, key in KEYS.get(architecture, {}).items() if config.get(name) is not None}
+    epsilon = "layer_norm_epsilon" if architecture in LAYER_NORM else "layer_norm_rms_epsilon"
+    keys[f"attention.{epsilon}"] = next((config[name] for name in EPSILONS if name in config), 1e-5)
+    if architecture in WINDOWS and config.get("sliding_window"):
+        keys["attention.sliding_window"] = config["sliding_window"]
+        if architecture in KINDS_OF_LAYERS:
+            slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+            keys["attention.sliding_window_pattern"] = slides
+    if architecture == "glm4moe" or config["model_type"] == "deepseek_v3":
+        keys["expert_gating_func"] = SIGMOID
+    if architecture == "deepseek2":
+        rotated = config["qk_rope_head_dim"]
+        keys |= {"attention.key_length_mla": config["qk_nope_head_dim"] + rotated, "rope.dimension_count": rotated}
+        keys |= {f"attention.{each}_length": config["kv_lora_rank"] for each in ("key", "value")}
+        keys["attention.head_count_kv"] = 1
+        if multiplier := config["rope_parameters"].get("mscale_all_dim"):
+            keys["rope.scaling.yarn_log_multiplier"] = 0.1 * multiplier
+    return keys
+
+
+def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors with the values that the converter writes; some become several."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith("kv_b_proj.weight"):
+            found |= _split_latent(name, tensor, config)
+        elif name.endswith("input_linear.weight"):
+            gate, up = tensor.chunk(2, dim=1)
+            layer = name.partition("block_sparse_moe")[0]
+            found |= {f"{layer}mlp.experts.{part}_proj.weight": half for part, half in (("gate", gate), ("up", up))}
+        elif name.endswith("block_sparse_moe.output_linear.weight"):
+            found[f"{name.partition('block_sparse_moe')[0]}mlp.experts.down_proj.weight"] = tensor
+        elif match := re.fullmatch(r"(.*\.[qk]_layernorm)\.norms\.0\.weight", name):
+            every = [each for each in tensors if each.startswith(f"{match[1]}.norms.")]
+            found[f"{match[1]}.weight"] = torch.stack([tensors[each] for each in sorted(every)])
+        elif "layernorm.norms" in name:
+            continue
+        elif name.endswith("e_score_correction_bias"):
+            found[f"{name.removesuffix('_bias')}.bias"] = tensor
+        else:
+            named = name.removeprefix("transformer.") if architecture == "bloom" else name
+            found[named] = values_of(name, tensor, architecture, config)
+    return found
+
+
+def values_of(name: str, tensor: Tensor, architecture: str, config: Mapping[str, Any]) -> Tensor:
+    if architecture in INTERLEAVED and (".q_proj." in name or ".k_proj." in name):
+        heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+        halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
+        return halves.swapaxes(1, 2).reshape(tensor.shape)
+    if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+        return tensor.float() + 1
+    if architecture in GROUPED and "query_key_value" in name:
+        return _ungrouped(tensor, config)
+    if architecture == "gpt2" and tensor.dim() == 2 and ".h." in name:
+        return tensor.t().contiguous()
+    return tensor
+
+
+def _ungrouped(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
+    """All queries, then all keys, then all values, from those of each KV head."""
+    heads = field_of(config, "num_attention_heads", "n_head")
+    groups = kv_heads_of(config, heads)
+    head_dim = field_of(config, "hidden_size", "n_embd") // heads
+    each = tensor.view(groups, heads // groups + 2, head_dim, *tensor.shape[1:])
+    return torch.cat([part.flatten(0, 2) for part in (each[:, :-2], each[:, -2:-1], each[:, -1:])])
+
+
+def kv_heads_of(config: Mapping[str, Any], heads: int) -> int:
+    if config["model_type"] == "falcon":
+        return 1 if config["multi_query"] and not config["new_decoder_architecture"] else config["num_kv_heads"]
+    if config["model_type"] in ("bloom", "gpt_neox", "gpt2"):
+        return heads
+    return 1 if config["model_type"] == "gpt_bigcode" else config["num_key_value_heads"]
+
+
+def _split_latent(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    by_head = tensor.view(config["num_attention_heads"], -1, tensor.shape[1])
+    keys, values = by_head.split([config["qk_nope_head_dim"], config["v_head_dim"]], dim=1)
+    stored = {"k_b_proj": keys.transpose(1, 2).contiguous(), "v_b_proj": values.contiguous()}
+    return {name.replace("kv_b_proj", part): each for part, each in stored.items()}
