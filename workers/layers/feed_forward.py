@@ -58,7 +58,10 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseBesideExperts:
-    """The sum of a dense feed-forward and a mixture of experts, each with norms of its own before and after it."""
+    """The sum of a dense feed-forward and a mixture of experts, each with norms of its own before and after it.
+
+    So its input is not normalised yet: the layer has no mlp_norm.
+    """
 
     dense_norm: Norm
     dense: FeedForward
@@ -71,12 +74,10 @@ class DenseBesideExperts:
     ones: Tensor  # [hidden] float32
     ops: Ops
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, normed: Tensor) -> Tensor:
         ops = self.ops
-        logits = self.router(ops.norm(hidden, self.router_norm))
-        mixed = ops.norm(self.experts(ops.norm(hidden, self.experts_norm), logits), self.experts_out_norm)
-        total = ops.scale(
-            mixed, self.ones
-        )  # in memory of its own, because the next norm overwrites the result of this one
-        ops.add(total, ops.norm(self.dense(ops.norm(hidden, self.dense_norm)), self.dense_out_norm))
+        logits = self.router(ops.norm(normed, self.router_norm))
+        mixed = ops.norm(self.experts(ops.norm(normed, self.experts_norm), logits), self.experts_out_norm)
+        total = ops.scale(mixed, self.ones)  # in memory of its own: the next norm overwrites this one's result
+        ops.add(total, ops.norm(self.dense(ops.norm(normed, self.dense_norm)), self.dense_out_norm))
         return total

@@ -72,6 +72,17 @@ LATENT = {
 # by name: fields of text_config, and of vision_config or audio_config
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Gemma3": ({"head_dim": 16, "sliding_window": 32}, IMAGES),
+    "Gemma4": (
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": 199,
+            "sliding_window": 40,
+        },
+        IMAGES | {"num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16, "pooling_kernel_size": 1},
+    ),
     "Mistral3": ({"model_type": "mistral", "head_dim": 16}, IMAGES | {"model_type": "pixtral", "head_dim": 8}),
     "Llama4": ({"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}, IMAGES),
     "Qwen2VL": (rotated(2, 3, 3), PATCHES | {"hidden_size": 64}),

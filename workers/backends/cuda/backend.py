@@ -15,7 +15,7 @@ from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.embedding import Table, TiedTable, TorchTable
-from ...layers.feed_forward import ExpertWeights, FeedForward
+from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
@@ -105,7 +105,7 @@ class CudaBackend:
 
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
-    ) -> FeedForward:
+    ) -> RoutedFeedForward:
         mixture = CudaExperts(self.launcher, experts, activation, weights, group)
         self.kernels_of_products.update(mixture.kernels())
         return mixture

@@ -176,8 +176,8 @@ class WeightNames:
 
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
-        names = ("experts", "short_convolution", "latent", "mamba1", "mamba2")
-        names += ("gated_delta", "recurrent_norms", "layer_inputs")
+        recurrent = ("mamba1", "mamba2", "gated_delta", "recurrent_norms")
+        names = ("experts", "short_convolution", "latent", *recurrent, "layer_inputs")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

@@ -55,7 +55,7 @@ def route_experts(
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.shape[1] >= experts.count
     assert logits.stride(1) == 1, logits.stride()
-    for of_expert in filter(lambda given: given is not None, (correction, factors)):
+    for of_expert in (given for given in (correction, factors) if given is not None):
         assert of_expert.dtype == torch.float32, of_expert.dtype
         assert of_expert.shape == (experts.count,), of_expert.shape
     chosen, places = (buffers.take(role, rows, top_k, torch.int32) for role in ("chosen experts", "places"))
