@@ -87,6 +87,26 @@ def test_a_field_of_nemotron_h_is_refused_by_name(tmp_path, changed, reason):
         read_geometry(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"attn_output_gate": False}, "attn_output_gate=False is not supported for Qwen3.5; only True is"),
+        ({"attention_bias": True}, "attention_bias=True is not supported for Qwen3.5; only False is"),
+        ({"norm_topk_prob": False}, "norm_topk_prob=False is not supported for Qwen3.5; only True is"),
+        ({"mlp_only_layers": [1]}, r"mlp_only_layers=\[1\] is not supported for Qwen3.5; only \[\] is"),
+        ({"linear_num_key_heads": 3}, "linear_num_value_heads=8 cannot share linear_num_key_heads=3"),
+        ({"layer_types": ["linear_attention", "mamba", "full_attention"]}, "layer_types has 'mamba'; the layers of"),
+    ],
+    ids=str,
+)
+def test_a_field_of_qwen_3_5_is_refused_by_name(tmp_path, changed, reason):
+    write_checkpoint("qwen3.5-moe", tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | changed))
+    with pytest.raises(ConfigError, match=reason):
+        read_geometry(tmp_path)
+
+
 def test_layers_without_a_cache_take_no_blocks(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(NEMOTRON_H | {"hybrid_override_pattern": "-M*EM*-"}))
     _, geometry = read_geometry(tmp_path)
