@@ -14,7 +14,7 @@ from ..compilation.test_kernel_list import RecordingLauncher
 
 REACH = 16  # ModernBERT's local_attention is 32
 LENGTHS = (REACH - 4, 2 * REACH - 2, 2 * REACH, 3 * REACH)  # ranges of queries whose numbers round up alike
-KINDS = "BertModel", "ModernBertModel"
+KINDS = "BertModel", "ModernBertModel", "ElectraModel"
 
 
 @pytest.fixture(scope="module", params=KINDS)

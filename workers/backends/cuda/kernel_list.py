@@ -31,6 +31,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
+        norm_kernel(dtype, geometry.position_size),  # of embeddings that are projected
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
         *([_activation(model)] if _has_dense(geometry) else []),
         *(_attention(model, cached, block_size) if geometry.has_heads else []),
