@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gguf_recurrent import recurrent_values
+
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
@@ -42,15 +44,21 @@ ARCHITECTURES = {
     "GPTBigCodeForCausalLM": "starcoder",
     "GPTNeoXForCausalLM": "gptneox",
     "BloomForCausalLM": "bloom",
+    "Lfm2ForCausalLM": "lfm2",
+    "GraniteMoeHybridForCausalLM": "granitehybrid",
+    "JambaForCausalLM": "jamba",
+    "MambaForCausalLM": "mamba",
+    "Mamba2ForCausalLM": "mamba2",
     "DeepseekV2ForCausalLM": "deepseek2",
     "DeepseekV3ForCausalLM": "deepseek2",
 }
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
 LAYER_NORM += ("gptneox", "bloom", "olmo")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-INTERLEAVED = ("llama", "granite", "granitemoe", "smollm3", "olmo", "arcee")
+INTERLEAVED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo", "arcee")
 WINDOWS = ("gemma2", "gemma3", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
 KINDS_OF_LAYERS = ("olmo2", "exaone4", "cohere2")
+RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2")
 GROUPED = ("bloom", "gptneox", "falcon")  # matrices of q, k and v
 SIGMOID = 2
 KEYS: dict[str, dict[str, str]] = {  # of an architecture: in config.json, and in a file
@@ -79,7 +87,8 @@ SHARED_EXPERTS = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "v_head_dim": "attention.value_length_mla",
 }
-KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "glm4moe": SHARED_EXPERTS, "deepseek2": SHARED_EXPERTS}
+KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "granitehybrid": MULTIPLIERS}
+KEYS |= {"glm4moe": SHARED_EXPERTS, "deepseek2": SHARED_EXPERTS}
 
 
 def field_of(config: Mapping[str, Any], *names: str) -> Any:
@@ -114,6 +123,13 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
     for name, tensor in tensors.items():
         if name.endswith("kv_b_proj.weight"):
             found |= _split_latent(name, tensor, config)
+        elif name.endswith("shared_mlp.input_linear.weight"):
+            layer = name.partition("shared_mlp")[0]
+            shared = "mlp.shared_expert" if config["num_local_experts"] else "mlp"
+            halves = zip(("gate", "up"), tensor.chunk(2), strict=True)
+            found |= {f"{layer}{shared}.{part}_proj.weight": half for part, half in halves}
+        elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
+            found[f"{name.partition('shared_mlp')[0]}mlp.down_proj.weight"] = tensor
         elif name.endswith("input_linear.weight"):
             gate, up = tensor.chunk(2, dim=1)
             layer = name.partition("block_sparse_moe")[0]
@@ -129,7 +145,12 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
             found[f"{name.removesuffix('_bias')}.bias"] = tensor
         else:
             named = name.removeprefix("transformer.") if architecture == "bloom" else name
-            found[named] = values_of(name, tensor, architecture, config)
+            values = values_of(name, tensor, architecture, config)
+            if architecture in RECURRENT:
+                named, values = recurrent_values(name, values, config)
+            if ".feed_forward.experts." in name:
+                named = name.replace("feed_forward", "mlp")
+            found[named] = values
     return found
 
 

@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .gguf_architectures import ARCHITECTURES, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_recurrent import recurrent_keys
 
 Type = gguf.GGMLQuantizationType
+FLOAT32 = (".ffn_gate_inp", ".ssm_a", ".ssm_d", ".ssm_norm", "conv")  # parts of names of float32 tensors
 TIED = ("gpt2", "starcoder", "bloom", "falcon")  # without a word about it in config.json
 EXPERT_KEYS = {  # of config.json, and of a file
     "num_experts": "expert_count",
@@ -62,7 +64,7 @@ def write_gguf(
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         stored += ".weight" if stored.endswith("attn_sinks") else ""
-        is_float = values.dim() == 1 or stored.endswith(".bias") or ".ffn_gate_inp" in stored
+        is_float = values.dim() == 1 or stored.endswith(".bias") or any(each in stored for each in FLOAT32)
         dtype = STORED[str(tensors.get(name, values).dtype).removeprefix("torch.")]
         kind = Type.F32 if is_float else type_of(name, values) if type_of else None
         add_tensor(writer, stored, values, dtype if kind is None else kind)
@@ -99,7 +101,10 @@ def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The keys of an architecture, without its name."""
-    heads, hidden = field_of(config, "num_attention_heads", "n_head"), field_of(config, "hidden_size", "n_embd")
+    heads, hidden = (
+        field_of(config, "num_attention_heads", "n_head", "hidden_size"),
+        field_of(config, "hidden_size", "n_embd"),
+    )
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
     full = rope.get("full_attention") or rope
@@ -124,7 +129,8 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
         keys |= {"rope.scaling.type": full["rope_type"], "rope.scaling.factor": full["factor"]}
     if "original_max_position_embeddings" in full and full["rope_type"] in ("yarn", "longrope"):
         keys["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
-    return keys | own_keys(config, architecture)
+    keys |= own_keys(config, architecture)
+    return keys | recurrent_keys(config, architecture, tensors) if architecture in RECURRENT else keys
 
 
 def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:

@@ -70,6 +70,17 @@ class GgufModel:
     def has(self, name: str) -> bool:
         return f"{self.architecture}.{name}" in self.metadata
 
+    def kv_heads(self) -> list[int]:
+        """Of each layer; 0: it has no attention. Raises ConfigError."""
+        key, layers = self.key("attention.head_count_kv"), self.num_layers()
+        if isinstance(self.metadata.values.get(key), list):
+            found = [int(each) for each in self.metadata.numbers(key)]
+        else:
+            found = [self.whole("attention.head_count_kv")] * layers
+        if len(found) < layers or not 0 <= min(found) <= max(found) <= MAX_SIZE:
+            raise self.refused(f"{key}={found[:20]} must have a number of heads for each of {layers} layers")
+        return found[:layers]
+
     def num_layers(self) -> int:
         """The decoder's layers, without those that only predict further tokens. Raises ConfigError."""
         count, further = self.whole("block_count"), self.whole("nextn_predict_layers", 0)

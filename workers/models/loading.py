@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -76,7 +75,7 @@ def load_model(
     labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
     head = pooling_head(path, spec, hidden_size, labels)
     assembly = _assembly(family)
-    names = replace(family.weight_names.found_in(checkpoint.entries), **checkpoint.own_names)
+    names = family.weight_names.found_in(checkpoint.entries).changed(checkpoint.own_names)
     check_experts(checkpoint, names, geometry)
     check_latent(checkpoint, names, geometry)
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, experts, latent
+from . import dense, experts, latent, recurrent
 from .dense import nothing_more
+
+Heads = Literal["usual", "latent", "of_some_layers", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Architecture:
     more: Callable[[GgufModel, int], dict[str, Any]] = nothing_more  # (model, head_dim) -> its own fields
     epsilon: str = "rms_norm_eps"
     is_partial: bool = False  # heads may be partially rotated
-    heads: Literal["usual", "latent", "none"] = "usual"  # whose sizes the metadata has
+    heads: Heads = "usual"
     has_experts: bool = False
     predicts_further: bool = False  # files may have layers for multi-token prediction
 
@@ -73,6 +75,26 @@ ARCHITECTURES = {
         has_experts=True,
         predicts_further=True,
     ),
+    "lfm2": Architecture("Lfm2ForCausalLM", "lfm2", recurrent.lfm2, epsilon="norm_eps", heads="of_some_layers"),
+    "lfm2moe": Architecture(
+        "Lfm2MoeForCausalLM",
+        "lfm2_moe",
+        recurrent.lfm2_moe,
+        epsilon="norm_eps",
+        heads="of_some_layers",
+        has_experts=True,
+    ),
+    "granitehybrid": Architecture(
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        recurrent.granite_hybrid,
+        heads="of_some_layers",
+        has_experts=True,
+    ),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", "falcon_h1", recurrent.falcon_h1),
+    "jamba": Architecture("JambaForCausalLM", "jamba", recurrent.jamba, heads="of_some_layers", has_experts=True),
+    "mamba": Architecture("MambaForCausalLM", "mamba", recurrent.mamba, epsilon="layer_norm_epsilon", heads="none"),
+    "mamba2": Architecture("Mamba2ForCausalLM", "mamba2", recurrent.mamba2, epsilon="layer_norm_epsilon", heads="none"),
     "granitemoe": Architecture("GraniteMoeForCausalLM", "granitemoe", experts.granitemoe, has_experts=True),
 }
 # A file's metadata tells these from others of its architecture.

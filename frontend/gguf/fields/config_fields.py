@@ -28,7 +28,7 @@ def config_fields(model: GgufModel) -> dict[str, Any]:
         "torch_dtype": _dtype(model),
         **sizes,
         **_further(model, architecture),
-        **architecture.more(model, sizes["head_dim"]),
+        **architecture.more(model, sizes.get("head_dim", 0)),
     }
     check_unread(model)
     return fields
@@ -36,7 +36,10 @@ def config_fields(model: GgufModel) -> dict[str, Any]:
 
 def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
     """Those of attention and the feed-forward, and the rotation."""
-    heads, hidden_size = model.whole("attention.head_count"), model.whole("embedding_length")
+    hidden_size = model.whole("embedding_length")
+    if architecture.heads == "none":
+        return {"hidden_size": hidden_size}
+    heads = model.whole("attention.head_count")
     if heads < 1 or hidden_size < 1:
         raise model.refused(f"attention.head_count={heads} and embedding_length={hidden_size} must be at least 1")
     head_dim = model.whole("attention.key_length", hidden_size // heads)
@@ -47,11 +50,20 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         "hidden_size": hidden_size,
         "intermediate_size": model.whole("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": model.whole("attention.head_count_kv", heads),
+        "num_key_value_heads": _num_kv_heads(model, architecture, heads),
         "head_dim": head_dim,
         **rope_fields(model, rotary_dim),
         **({"partial_rotary_factor": rotary_dim / head_dim} if architecture.is_partial else {}),
     }
+
+
+def _num_kv_heads(model: GgufModel, architecture: Architecture, heads: int) -> int:
+    """Of all layers that have attention. Raises ConfigError if they differ."""
+    if architecture.heads != "of_some_layers":
+        return model.whole("attention.head_count_kv", heads)
+    if len(found := set(model.kv_heads()) - {0}) > 1:
+        raise model.refused(f"layers with {sorted(found)} KV heads are not supported; only with equally many")
+    return max(found, default=heads)
 
 
 def _epsilon(model: GgufModel, architecture: Architecture) -> float:

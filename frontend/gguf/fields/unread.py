@@ -17,6 +17,7 @@ DESCRIPTIONS = {
     "rope.scaling.original_context_length",
     "rope.freq_base",  # of architectures without rotation
     "rope.dimension_count",
+    "attention.head_count",  # of architectures without attention
     "n_deepstack_layers",  # of images
     "deepstack_mapping",
     "pooling_type",

@@ -48,7 +48,7 @@ def test_each_tensor_of_an_architecture_has_the_name_that_the_package_gives_it(a
             assert name is not None
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
             # None: of other versions of the converter, or with another name while it converts.
-            assert found in (whole, whole.removesuffix(".weight"), None)
+            assert found in (whole, whole.removesuffix(".weight"), whole.removesuffix(".bias"), None)
     for stored in layout.experts:
         name = layout.name_of_experts(f"blk.37.{stored}.weight")
         assert name is not None

@@ -14,12 +14,17 @@ FIELDS = {  # that files cannot have otherwise
     "deepseek-v2": {"rope_parameters": VARIANTS["deepseek-v2"]["rope_parameters"] | MULTIPLIED},
     "deepseek-v3": {"rope_parameters": VARIANTS["deepseek-v3"]["rope_parameters"] | MULTIPLIED},
     "falcon-two-norms": {"bias": False},
+    "granite4-dense": {"position_embedding_type": "nope"},
+    "mamba": {"intermediate_size": 128},
+    "mamba2-biased": {"time_step_limit": (0.0, float("inf"))},
     "smollm3": {"no_rope_layers": (1, 1, 1, 0)},
 }
 OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemoe", "smollm3", "olmo3", "cohere2")
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
+OFTEN += ("lfm2", "granite4", "jamba", "mamba2")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
+SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased")
 PROMPT = random_tokens(48)
 
 

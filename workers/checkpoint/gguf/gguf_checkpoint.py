@@ -66,7 +66,7 @@ class GgufCheckpoint(Checkpoint):
             architecture, {name for file in files for name in file.tensors}, str(files[0].path)
         )
         self.own_names = self._layout.own_names
-        heads = first.whole(f"{architecture}.attention.head_count")
+        heads = first.whole(f"{architecture}.attention.head_count", 1)
         self._heads_of = {"q_proj": heads, "k_proj": first.largest(f"{architecture}.attention.head_count_kv", heads)}
         for file in files:
             for tensor in file.tensors.values():

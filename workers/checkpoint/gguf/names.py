@@ -6,6 +6,7 @@ from dataclasses import replace
 from paged_serve.protocol.errors import ConfigError
 
 from .expert_names import EXPERT_LAYOUTS
+from .recurrent_names import RECURRENT_LAYOUTS
 from .tensor_layout import WHOLE, TensorLayout
 from .usual_names import ATTENTION, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION
 
@@ -86,67 +87,71 @@ _H = "transformer.h.{}."
 _SEPARATE = {each: f"model.layers.{{}}.self_attn.{each[0]}_proj" for each in ("query", "key", "value")}
 _UNGROUPED = {"are_grouped": False}  # one matrix has all queries, then all keys, then all values
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
-TENSOR_LAYOUTS = EXPERT_LAYOUTS | {
-    "llama": TensorLayout(
-        LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=MIXTRAL_EXPERTS, are_rows_interleaved=True
-    ),
-    "qwen2": TensorLayout(LLAMA),
-    "qwen2vl": TensorLayout(LLAMA),
-    "qwen3": TensorLayout(LLAMA | HEAD_NORMS),
-    "qwen3vl": TensorLayout(LLAMA | HEAD_NORMS),
-    "gemma": TensorLayout(LLAMA, norms_plus_1=True),
-    "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
-    "gemma3": TensorLayout(_GEMMA2 | HEAD_NORMS, norms_plus_1=True),
-    "phi2": TensorLayout(_PHI2, whole=WHOLE | {"output_norm": "model.final_layernorm"}),
-    "phi3": TensorLayout(_PHI3),
-    "glm4": TensorLayout(_GLM4),
-    "granite": TensorLayout(LLAMA, are_rows_interleaved=True),
-    "smollm3": TensorLayout(LLAMA, are_rows_interleaved=True),
-    "olmo": TensorLayout(LLAMA, are_rows_interleaved=True),
-    "olmo2": TensorLayout(_POST_NORMS),
-    "exaone": TensorLayout(
-        _EXAONE,
-        whole={"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"},
-        layer=_H,
-    ),
-    "exaone4": TensorLayout(_POST_NORMS),
-    "command-r": TensorLayout(LLAMA | HEAD_NORMS),
-    "cohere2": TensorLayout(LLAMA),
-    "seed_oss": TensorLayout(NORM_AFTER_ATTENTION),
-    "minicpm": TensorLayout(LLAMA, are_rows_interleaved=True),
-    "internlm2": TensorLayout(
-        _INTERNLM2,
-        whole=WHOLE | {"token_embd": "model.tok_embeddings", "output": "output"},
-        are_rows_interleaved=True,
-        own_names=_UNGROUPED | _SEPARATE,
-    ),
-    "starcoder2": TensorLayout(LLAMA | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
-    "stablelm": TensorLayout(
-        LLAMA | _STABLELM_NORMS,
-        own_names={
-            "query_norm": "model.layers.{}.self_attn.q_layernorm.weight",
-            "key_norm": "model.layers.{}.self_attn.k_layernorm.weight",
-        },
-    ),
-    "nemotron": TensorLayout(LLAMA, norms_plus_1=True),
-    "arcee": TensorLayout(LLAMA, are_rows_interleaved=True),
-    "falcon": TensorLayout(
-        _FALCON | {"attn_norm": "input_layernorm"}, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED
-    ),
-    "gpt2": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H, own_names={"are_transposed": False}),
-    "starcoder": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H),
-    "gptneox": TensorLayout(
-        _GPT_NEOX,
-        whole={
-            "token_embd": "gpt_neox.embed_in",
-            "output_norm": "gpt_neox.final_layer_norm",
-            "output": "embed_out",
-        },
-        layer="gpt_neox.layers.{}.",
-        own_names=_UNGROUPED,
-    ),
-    "bloom": TensorLayout(_BLOOM, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED),
-}
+TENSOR_LAYOUTS = (
+    EXPERT_LAYOUTS
+    | RECURRENT_LAYOUTS
+    | {
+        "llama": TensorLayout(
+            LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=MIXTRAL_EXPERTS, are_rows_interleaved=True
+        ),
+        "qwen2": TensorLayout(LLAMA),
+        "qwen2vl": TensorLayout(LLAMA),
+        "qwen3": TensorLayout(LLAMA | HEAD_NORMS),
+        "qwen3vl": TensorLayout(LLAMA | HEAD_NORMS),
+        "gemma": TensorLayout(LLAMA, norms_plus_1=True),
+        "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
+        "gemma3": TensorLayout(_GEMMA2 | HEAD_NORMS, norms_plus_1=True),
+        "phi2": TensorLayout(_PHI2, whole=WHOLE | {"output_norm": "model.final_layernorm"}),
+        "phi3": TensorLayout(_PHI3),
+        "glm4": TensorLayout(_GLM4),
+        "granite": TensorLayout(LLAMA, are_rows_interleaved=True),
+        "smollm3": TensorLayout(LLAMA, are_rows_interleaved=True),
+        "olmo": TensorLayout(LLAMA, are_rows_interleaved=True),
+        "olmo2": TensorLayout(_POST_NORMS),
+        "exaone": TensorLayout(
+            _EXAONE,
+            whole={"token_embd": "transformer.wte", "output_norm": "transformer.ln_f", "output": "lm_head"},
+            layer=_H,
+        ),
+        "exaone4": TensorLayout(_POST_NORMS),
+        "command-r": TensorLayout(LLAMA | HEAD_NORMS),
+        "cohere2": TensorLayout(LLAMA),
+        "seed_oss": TensorLayout(NORM_AFTER_ATTENTION),
+        "minicpm": TensorLayout(LLAMA, are_rows_interleaved=True),
+        "internlm2": TensorLayout(
+            _INTERNLM2,
+            whole=WHOLE | {"token_embd": "model.tok_embeddings", "output": "output"},
+            are_rows_interleaved=True,
+            own_names=_UNGROUPED | _SEPARATE,
+        ),
+        "starcoder2": TensorLayout(LLAMA | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+        "stablelm": TensorLayout(
+            LLAMA | _STABLELM_NORMS,
+            own_names={
+                "query_norm": "model.layers.{}.self_attn.q_layernorm.weight",
+                "key_norm": "model.layers.{}.self_attn.k_layernorm.weight",
+            },
+        ),
+        "nemotron": TensorLayout(LLAMA, norms_plus_1=True),
+        "arcee": TensorLayout(LLAMA, are_rows_interleaved=True),
+        "falcon": TensorLayout(
+            _FALCON | {"attn_norm": "input_layernorm"}, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED
+        ),
+        "gpt2": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H, own_names={"are_transposed": False}),
+        "starcoder": TensorLayout(_GPT2, whole=_GPT2_WHOLE, layer=_H),
+        "gptneox": TensorLayout(
+            _GPT_NEOX,
+            whole={
+                "token_embd": "gpt_neox.embed_in",
+                "output_norm": "gpt_neox.final_layer_norm",
+                "output": "embed_out",
+            },
+            layer="gpt_neox.layers.{}.",
+            own_names=_UNGROUPED,
+        ),
+        "bloom": TensorLayout(_BLOOM, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED),
+    }
+)
 
 # Of files with a tensor that other files of the architecture lack: architecture -> (its name, layout).
 _VARIANTS = {

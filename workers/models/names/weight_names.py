@@ -174,6 +174,14 @@ class WeightNames:
             return self.recurrent_norms
         return NormNames(self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm)
 
+    def changed(self, own: Mapping[str, Any]) -> "WeightNames":
+        """With fields that a file format has otherwise; `experts.router` is that of a part."""
+        parts: dict[str, dict[str, Any]] = {}
+        for part, _, name in (key.rpartition(".") for key in own):
+            parts.setdefault(part, {})[name] = own[f"{part}.{name}" if part else name]
+        whole = parts.pop("", {})
+        return replace(self, **whole, **{part: replace(getattr(self, part), **more) for part, more in parts.items()})
+
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "recurrent_norms")

@@ -29,14 +29,14 @@ class GatedDeltaReader(Mamba2Reader):
         names, hidden, share = self._names.gated_delta, self._geometry.hidden_size, kind.of_rank(self._group.size)
         rows = self._rows_by_key_head(index, kind) if names.by_key_head else self._rows_by_part(index, kind)
         heads = slice(*self._even_span(kind.heads))
-        vectors = (name.format(index) for name in (names.a_log, names.dt_bias))
-        a_log, dt_bias = (self._per_head(name, kind.heads)[heads] for name in vectors)
+        dt_bias = self._per_head(names.dt_bias.format(index), kind.heads)[heads]
+        rates = self._rates_of_heads(names.a_log.format(index), kind.heads)[heads]
         return GatedDeltaMixer(
             layer=index,
             sizes=share,
             into=self._column_parallel(rows, hidden, False),
             convolution=self._convolution(self._channels_of(index, kind), kind.width),
-            delta=GatedDelta(-a_log.exp(), dt_bias, share.key_heads, kind.key_dim, kind.value_dim, EPS, kind.max_beta),
+            delta=GatedDelta(rates, dt_bias, share.key_heads, kind.key_dim, kind.value_dim, EPS, kind.max_beta),
             norm=GatedNorm(self._weights_of_heads(index, kind), kind.value_dim, kind.norm_eps, gates_last=True),
             output=self._row_parallel(names.output.format(index), hidden, kind.inner_size, False),
             recurrences=self._recurrences,

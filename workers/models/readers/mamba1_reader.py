@@ -51,8 +51,10 @@ class Mamba1Reader(Mamba2Reader):
         return Mamba1(self._rates(names.a_log.format(index), kind)[here].contiguous(), d, dt_bias)
 
     def _rates(self, name: str, kind: Mamba1Layer) -> Tensor:
-        """-exp(A_log), [channels, state_size] float32, not rounded to the model's dtype."""
+        """-exp(A_log), [channels, state_size] float32, not rounded to the model's dtype; GGUF files have it as A."""
         shape = kind.channels, kind.state_size
+        if (rates := name.removesuffix("_log")) in self._checkpoint.entries:
+            return self._tensor(rates, lambda: self._read_tensor(rates, shape, dtype=torch.float32))
         return self._tensor(name, lambda: -self._read_tensor(name, shape, dtype=torch.float32).exp())
 
     def _part_norms(self, index: int, kind: Mamba1Layer) -> PartNorms:

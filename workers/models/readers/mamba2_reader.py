@@ -32,8 +32,8 @@ class Mamba2Reader(FeedForwardReader):
         total = inner + kind.channels + kind.heads
         rows = [Rows(into, total, span) for span in joined_spans((gates, *of_conv, steps))]
         here = slice(*kind.heads_of(group.rank, group.size))
-        vectors = (name.format(index) for name in (names.a_log, names.d, names.dt_bias))
-        a_log, d, dt_bias = (self._per_head(name, kind.heads)[here] for name in vectors)
+        d, dt_bias = (self._per_head(name.format(index), kind.heads)[here] for name in (names.d, names.dt_bias))
+        rates = self._rates_of_heads(names.a_log.format(index), kind.heads)[here]
         return Mamba2Mixer(
             layer=index,
             sizes=share,
@@ -43,7 +43,7 @@ class Mamba2Reader(FeedForwardReader):
                 kind.width,
                 kind.has_conv_bias,
             ),
-            scan=Mamba2(-a_log.exp(), d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
+            scan=Mamba2(rates, d, dt_bias, kind.head_dim, share.groups, kind.state_size, kind.dt_limits),
             gate=self._gate(names.norm.format(index), kind),
             output=self._row_parallel(names.output.format(index), hidden, inner, kind.has_bias),
             recurrences=self._recurrences,
@@ -77,6 +77,12 @@ class Mamba2Reader(FeedForwardReader):
             weight = weight[first:last].contiguous()
         norm = GatedNorm(weight, kind.norm_size, self._geometry.norm_eps, kind.gating == "after_norm")
         return NormGate(norm, self._recurrences, self._group)
+
+    def _rates_of_heads(self, a_log: str, heads: int) -> Tensor:
+        """-exp(A_log), which GGUF files have as A."""
+        if (name := a_log.removesuffix("_log")) in self._checkpoint.entries:
+            return self._per_head(name, heads)
+        return -self._per_head(a_log, heads).exp()
 
     def _per_head(self, name: str, heads: int) -> Tensor:
         """A vector of all heads in float32, not rounded to the model's dtype: decays are powers of it."""

@@ -1,0 +1,149 @@
+"""The fields of config.json that models with recurrent layers have besides those of all GGUF models."""
+
+from typing import Any
+
+from ..model import GgufModel
+from .dense import multipliers
+from .experts import SIGMOID, counts, rows
+
+FULL = "full_attention"
+
+
+def lfm2(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    kinds = [FULL if heads else "conv" for heads in model.kv_heads()]
+    width = model.whole("shortconv.l_cache")
+    return {"layer_types": kinds, "conv_L_cache": width, "conv_bias": False, "block_auto_adjust_ff_dim": False}
+
+
+def lfm2_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    dense = model.whole("leading_dense_block_count", 0)
+    count, used = counts(model, SIGMOID)
+    return lfm2(model, head_dim) | {
+        "num_experts": count,
+        "num_experts_per_tok": used,
+        "moe_intermediate_size": rows(model, "ffn_gate_exps", layer=dense),
+        "num_dense_layers": dense,
+        "norm_topk_prob": True,
+        "use_expert_bias": model.tensor(f"blk.{dense}.exp_probs_b.bias") is not None,
+    }
+
+
+def granite_hybrid(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    heads, groups, first = model.kv_heads(), model.whole("ssm.group_count"), "ffn_gate"
+    if model.whole("expert_count", 0):
+        count, used = counts(model)
+        own = {
+            "num_local_experts": count,
+            "num_experts_per_tok": used,
+            "intermediate_size": rows(model, "ffn_gate_exps"),
+        }
+        first = "ffn_gate_shexp"
+    else:
+        own = {"num_local_experts": 0, "num_experts_per_tok": model.whole("expert_used_count", 0)}
+    return {
+        **own,
+        "shared_intermediate_size": rows(model, first),
+        "layer_types": ["attention" if each else "mamba" for each in heads],
+        "position_embedding_type": "rope" if model.truth("rope.scaling.finetuned", True) else "nope",
+        **_mamba2(model, heads.index(0) if 0 in heads else 0),
+        "mamba_n_groups": groups,
+        "mamba_expand": _expansion(model),
+        "attention_bias": False,
+        **multipliers(model, head_dim),
+    }
+
+
+def falcon_h1(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """The factors of its parts are multiplied into the weights of files."""
+    return {
+        **_mamba2(model, 0),
+        "mamba_n_groups": model.whole("ssm.group_count"),
+        "mamba_d_ssm": model.whole("ssm.inner_size"),
+        "mamba_rms_norm": model.tensor("blk.0.ssm_norm.weight") is not None,
+        "mamba_norm_before_gate": False,
+    }
+
+
+def mamba(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Mamba 1, or FalconMamba if parts have norms without weights."""
+    names = {}
+    if model.truth("ssm.dt_b_c_rms", False):
+        names = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
+    return names | {
+        "intermediate_size": model.whole("ssm.inner_size"),
+        "state_size": model.whole("ssm.state_size"),
+        "time_step_rank": model.whole("ssm.time_step_rank"),
+        "conv_kernel": model.whole("ssm.conv_kernel"),
+        "use_bias": model.tensor("blk.0.ssm_in.bias") is not None,
+        "use_conv_bias": model.tensor("blk.0.ssm_conv1d.bias") is not None,
+    }
+
+
+def mamba2(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    found = _mamba2(model, 0)
+    return {
+        "num_heads": found["mamba_n_heads"],
+        "head_dim": found["mamba_d_head"],
+        "n_groups": model.whole("ssm.group_count"),
+        "state_size": found["mamba_d_state"],
+        "conv_kernel": found["mamba_d_conv"],
+        "expand": _expansion(model),
+        "use_bias": found["mamba_proj_bias"],
+        "use_conv_bias": found["mamba_conv_bias"],
+    }
+
+
+def jamba(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    layers = range(model.num_layers())
+    every, first = _turns(model, "attention", [bool(heads) for heads in model.kv_heads()])
+    own: dict[str, Any] = {"num_experts": 1, "num_experts_per_tok": 1}
+    if model.whole("expert_count", 0) > 1:
+        count, used = counts(model, norm=False)
+        have = [model.tensor(f"blk.{layer}.ffn_gate_inp.weight") is not None for layer in layers]
+        period, offset = _turns(model, "experts", have)
+        own = {"num_experts": count, "num_experts_per_tok": used}
+        own |= {"expert_layer_period": period, "expert_layer_offset": offset}
+    recurrent = next((layer for layer in layers if not model.kv_heads()[layer]), 0)
+    model.whole("expert_used_count", 0)
+    return own | {
+        "attn_layer_period": every,
+        "attn_layer_offset": first,
+        "mamba_d_state": model.whole("ssm.state_size"),
+        "mamba_d_conv": model.whole("ssm.conv_kernel"),
+        "mamba_dt_rank": model.whole("ssm.time_step_rank"),
+        "mamba_expand": _expansion(model),
+        "mamba_proj_bias": model.tensor(f"blk.{recurrent}.ssm_in.bias") is not None,
+        "mamba_conv_bias": model.tensor(f"blk.{recurrent}.ssm_conv1d.bias") is not None,
+    }
+
+
+def _mamba2(model: GgufModel, layer: int) -> dict[str, Any]:
+    """The sizes of Mamba 2; `layer` is the first that has it."""
+    heads, inner = model.whole("ssm.time_step_rank"), model.whole("ssm.inner_size")
+    if heads < 1 or inner % heads:
+        raise model.refused(f"ssm.time_step_rank={heads} heads do not divide the ssm.inner_size={inner}")
+    return {
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_d_state": model.whole("ssm.state_size"),
+        "mamba_d_conv": model.whole("ssm.conv_kernel"),
+        "mamba_proj_bias": model.tensor(f"blk.{layer}.ssm_in.bias") is not None,
+        "mamba_conv_bias": model.tensor(f"blk.{layer}.ssm_conv1d.bias") is not None,
+    }
+
+
+def _expansion(model: GgufModel) -> int:
+    inner, hidden_size = model.whole("ssm.inner_size"), model.whole("embedding_length")
+    if inner % max(hidden_size, 1):
+        raise model.refused(f"ssm.inner_size={inner} is not a multiple of embedding_length={hidden_size}")
+    return inner // max(hidden_size, 1)
+
+
+def _turns(model: GgufModel, what: str, layers: list[bool]) -> tuple[int, int]:
+    """The period and the offset of the layers that are True. Raises ConfigError if they have none."""
+    chosen = [layer for layer, is_chosen in enumerate(layers) if is_chosen]
+    if chosen:
+        period = chosen[1] - chosen[0] if len(chosen) > 1 else len(layers)
+        if period > chosen[0] and chosen == list(range(chosen[0], len(layers), period)):
+            return period, chosen[0]
+    raise model.refused(f"its layers with {what}, {chosen[:20]}, are not regular")
