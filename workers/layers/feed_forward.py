@@ -1,4 +1,4 @@
-"""The feed-forward of a layer: dense, or a mixture of experts."""
+"""The feed-forward of a layer: dense, or a mixture of experts; and the end of a layer behind it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -58,10 +58,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseBesideExperts:
-    """The sum of a dense feed-forward and a mixture of experts, each with norms of its own before and after it.
-
-    So its input is not normalised yet: the layer has no mlp_norm.
-    """
+    """The sum of a dense feed-forward and a mixture of experts, each with norms of its own before and after it."""
 
     dense_norm: Norm
     dense: FeedForward
@@ -75,9 +72,39 @@ class DenseBesideExperts:
     ops: Ops
 
     def __call__(self, normed: Tensor) -> Tensor:
-        ops = self.ops
-        logits = self.router(ops.norm(normed, self.router_norm))
-        mixed = ops.norm(self.experts(ops.norm(normed, self.experts_norm), logits), self.experts_out_norm)
-        total = ops.scale(mixed, self.ones)  # in memory of its own: the next norm overwrites this one's result
-        ops.add(total, ops.norm(self.dense(ops.norm(normed, self.dense_norm)), self.dense_out_norm))
+        """`normed`: the hidden states, which only the norms of the parts normalise."""
+        ops, hidden = self.ops, normed
+        logits = self.router(ops.norm(hidden, self.router_norm))
+        mixed = ops.norm(self.experts(ops.norm(hidden, self.experts_norm), logits), self.experts_out_norm)
+        total = ops.scale(mixed, self.ones)  # in memory of its own, because the next norm overwrites `mixed`
+        ops.add(total, ops.norm(self.dense(ops.norm(hidden, self.dense_norm)), self.dense_out_norm))
         return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputGate:
+    """projection(activation(gate(hidden)) * input), normalised and added to the hidden states."""
+
+    gate: Linear
+    activation: Activation  # gated
+    projection: Linear
+    norm: Norm
+
+    def __call__(self, hidden: Tensor, own: Tensor, ops: Ops) -> None:
+        gated = ops.activate(self.gate(hidden), self.activation, own)
+        ops.add(hidden, ops.norm(self.projection(gated), self.norm))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerEnd:
+    """What follows the feed-forward of a layer: the layer's own input, then a factor of the hidden states."""
+
+    input_gate: InputGate | None
+    scalar: Tensor | None  # [hidden] float32, all the same
+
+    def __call__(self, hidden: Tensor, own: Tensor | None, ops: Ops) -> None:
+        """Changes `hidden` in place; `own` [tokens, size], whose rows may be strided, are the layer's inputs."""
+        if self.input_gate is not None and own is not None:
+            self.input_gate(hidden, own, ops)
+        if self.scalar is not None:
+            ops.scale(hidden, self.scalar, out=hidden)

@@ -99,7 +99,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "gemma4-keys-as-values": {  # as 31B
         "family": "Gemma4",
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 4,
         "num_key_value_heads": 4,
         "head_dim": 16,
         "global_head_dim": 32,
