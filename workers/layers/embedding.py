@@ -1,9 +1,8 @@
-"""The token embedding, inputs of single layers and the output head, whose vocabulary is divided among the ranks.
+"""The token embedding and the output head, whose vocabulary is divided among the ranks.
 
 Rank r holds rows [r * n, (r + 1) * n) of each table, with zeros past the vocabulary's end.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -11,8 +10,6 @@ from torch.nn import functional
 
 from ..distributed.tensor_parallel import TensorParallelGroup
 from .linear import Linear, Product, linear
-from .norm import Norm
-from .ops import Ops
 
 
 class Table(Protocol):
@@ -64,27 +61,6 @@ class VocabularyEmbedding:
         if self._group.size == 1:
             return self.table.rows(token_ids)
         return self._group.all_reduce(self.table.rows(token_ids - self._group.rank * self.table.num_rows))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerInputs:
-    """The inputs of all layers: the sum of a token's own vectors and of projections of its embedding, normalised."""
-
-    size: int  # of a layer's vector
-    table: VocabularyEmbedding  # of the vectors of all layers, one after another
-    projection: Linear
-    norm: Norm  # of each layer's part of the projection
-    ops: Ops
-
-    def __call__(self, token_ids: Tensor, hidden: Tensor) -> Tensor:
-        """[tokens, layers * size]; `hidden` are the embedded tokens."""
-        own = self.table(token_ids)
-        normed = self.ops.norm(self.projection(hidden).view(-1, self.size), self.norm)
-        self.ops.add(own.view(-1, self.size), normed)
-        return own
-
-    def of_layer(self, inputs: Tensor, layer: int) -> Tensor:
-        return inputs[:, layer * self.size : (layer + 1) * self.size]
 
 
 class OutputHead:

@@ -1,4 +1,4 @@
-"""The feed-forward of a layer: dense, or a mixture of experts; and the end of a layer behind it."""
+"""The feed-forward of a layer: dense, or a mixture of experts; and the end of a layer behind it, with its inputs."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..checkpoint.geometry import Activation
 from ..checkpoint.weight_forms import Weight
+from .embedding import VocabularyEmbedding
 from .linear import Linear
 from .norm import Norm
 from .ops import Ops
@@ -108,3 +109,24 @@ class LayerEnd:
             self.input_gate(hidden, own, ops)
         if self.scalar is not None:
             ops.scale(hidden, self.scalar, out=hidden)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerInputs:
+    """The inputs of all layers: the sum of a token's own vectors and of projections of its embedding, normalised."""
+
+    size: int  # of a layer's vector
+    table: VocabularyEmbedding  # of the vectors of all layers, one after another
+    projection: Linear
+    norm: Norm  # of each layer's part of the projection
+    ops: Ops
+
+    def __call__(self, token_ids: Tensor, hidden: Tensor) -> Tensor:
+        """[tokens, layers * size]; `hidden` are the embedded tokens."""
+        own = self.table(token_ids)
+        normed = self.ops.norm(self.projection(hidden).view(-1, self.size), self.norm)
+        self.ops.add(own.view(-1, self.size), normed)
+        return own
+
+    def of_layer(self, inputs: Tensor, layer: int) -> Tensor:
+        return inputs[:, layer * self.size : (layer + 1) * self.size]

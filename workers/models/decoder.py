@@ -12,8 +12,8 @@ from ..kv.kv_cache import KVCache
 from ..layers.adapters.sites import Adapters
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
-from ..layers.embedding import LayerInputs, OutputHead, Table, VocabularyEmbedding
-from ..layers.feed_forward import FeedForward, LayerEnd
+from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
+from ..layers.feed_forward import FeedForward, LayerEnd, LayerInputs
 from ..layers.norm import Norm
 from ..layers.ops import Ops
 from ..mixers.mixer import GroupStep, Mixer

@@ -70,6 +70,7 @@ from .small_configs import (
         (GEMMA3 | {"sliding_window": 0}, "sliding_window=0 must be at least 1, or null for full attention"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
         ({"architectures": ["Cohere2ForCausalLM"], "sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        ({"architectures": ["GemmaForCausalLM"], "use_bidirectional_attention": True}, "is not supported for Gemma"),
         (MODERNBERT | {"local_attention": 0}, "local_attention=0 must be at least 2"),
         (EMBEDDING_GEMMA | {"sliding_window": 1}, "sliding_window=1 must be at least 2"),
         (EMBEDDING_GEMMA | {"sliding_window": None}, "sliding_window=None must be at least 2"),

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 from ...checkpoint.geometry import LayerInputs as Sizes
-from ...layers.embedding import LayerInputs, Table, VocabularyEmbedding
-from ...layers.feed_forward import InputGate, LayerEnd
+from ...layers.embedding import Table, VocabularyEmbedding
+from ...layers.feed_forward import InputGate, LayerEnd, LayerInputs
 from ...layers.linear import Linear
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
