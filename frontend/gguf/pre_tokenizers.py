@@ -24,10 +24,10 @@ def _cased_words(after: str, digits: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """`split`: the expression; empty: GPT-2's own, which the library has."""
+    """`splits`: the expressions, one after another; empty: GPT-2's own, which the library has."""
 
-    split: str = ""
-    single_digits: bool = False  # before GPT-2's expression
+    splits: tuple[str, ...] = ()
+    single_digits: bool = False  # after these, before GPT-2's expression
     composes: bool = False  # texts are composed first (Unicode's NFC)
     ignores_merges: bool = False  # a word that is a token is not merged from its parts
     adds_bos: bool = False  # if the file does not say
@@ -39,27 +39,75 @@ class PreTokenizer:
     def pre_tokenizer(self) -> dict[str, Any]:
         """As in tokenizer.json."""
         steps: list[dict[str, Any]] = []
-        if self.split:
-            steps.append({"type": "Split", "pattern": {"Regex": self.split}, "behavior": "Isolated", "invert": False})
+        for split in self.splits:
+            steps.append({"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False})
         if self.single_digits:
             steps.append({"type": "Digits", "individual_digits": True})
         steps.append(
-            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": not self.split}
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": not self.splits}
         )
         return {"type": "Sequence", "pretokenizers": steps}
 
 
-_LLAMA3 = PreTokenizer(_words(r"\p{N}{1,3}"), ignores_merges=True, adds_bos=True)
-_THREE_DIGITS = PreTokenizer(_words(r"\p{N}{1,3}"))
+def _kimi() -> str:
+    """Chinese characters apart, then words as in `_cased_words`."""
+    upper, lower = (
+        rf"[{kinds}&&[^\p{{Han}}]]" for kinds in (r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}")
+    )
+    start = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{start}{upper}*{lower}+{_CONTRACTIONS}?|{start}{upper}+{lower}*{_CONTRACTIONS}?"
+    return rf"[\p{{Han}}]+|{words}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+
+
+_LETTERS = (  # of DeepSeek-LLM: those that have cases, and a few others
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
+    "\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b"
+    "\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b"
+    "\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb"
+    "\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128"
+    "\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4"
+    "\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf"
+    "\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df"
+    "\U0001e900-\U0001e943"
+)
+_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_LLM = (
+    r"[\r\n]",
+    rf"\s?[{_LETTERS}]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    _CJK,
+)
+_DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK)
+_MARKS = r"""!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~"""
+_DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    rf"[{_MARKS}][A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+)
+_SEED = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
+_LLAMA3 = PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True, adds_bos=True)
+_THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
 _GPT2, _DIGITS = PreTokenizer(), PreTokenizer(single_digits=True)
 PRE_TOKENIZERS = {  # those of models whose architectures are supported
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), _THREE_DIGITS),
-    "qwen2": PreTokenizer(_words(r"\p{N}"), composes=True),
-    "deepseek-r1-qwen": PreTokenizer(_words(r"\p{N}")),
-    "tekken": PreTokenizer(_cased_words("", r"\p{N}"), ignores_merges=True, adds_bos=True),
-    "gpt-4o": PreTokenizer(_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")),
-    **dict.fromkeys(("gpt-2", "phi-2"), _GPT2),
-    "olmo": PreTokenizer(composes=True),
-    **dict.fromkeys(("refact", "smollm"), _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _THREE_DIGITS),
+    "qwen2": PreTokenizer((_words(r"\p{N}"),), composes=True),
+    "deepseek-r1-qwen": PreTokenizer((_words(r"\p{N}"),)),
+    "tekken": PreTokenizer((_cased_words("", r"\p{N}"),), ignores_merges=True, adds_bos=True),
+    "gpt-4o": PreTokenizer((_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}"),)),
+    **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True)),
+    "stablelm2": PreTokenizer((_words(r"\p{N}"),), composes=True),
+    "seed-coder": PreTokenizer((_SEED,)),
+    "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM, single_digits=True),
+    "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER, single_digits=True),
+    "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
+    "kimi-k2": PreTokenizer((_kimi(),), ignores_merges=True),
+    "bloom": PreTokenizer((" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",)),
+    **dict.fromkeys(("gpt-2", "phi-2", "exaone4"), _GPT2),
+    **dict.fromkeys(("olmo", "mpt"), PreTokenizer(composes=True)),
+    **dict.fromkeys(("refact", "smollm", "starcoder", "exaone"), _DIGITS),
+    "command-r": PreTokenizer(single_digits=True, composes=True),
 }

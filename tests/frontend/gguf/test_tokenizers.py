@@ -98,6 +98,14 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         ("refact", "pay 12", ["pay", " ", "1", "2"]),
         ("tekken", "camelCase 12", ["camel", "Case", " ", "1", "2"]),
         ("gpt-4o", "camelCase's 1234", ["camel", "Case's", " ", "123", "4"]),
+        ("deepseek-llm", "It's 123東京abc,", ["It", "'", "s", " ", "1", "2", "3", "東京", "abc", ","]),
+        ("deepseek-coder", "naïve 12\n\n", ["naïve", " ", "1", "2", "\n", "\n"]),
+        ("deepseek-v3", "It's 12345 東京abc.", ["It", "'s", " ", "123", "45", " ", "東京", "abc", "."]),
+        ("kimi-k2", "It's 12345東京abc", ["It's", " ", "123", "45", "東京", "abc"]),
+        ("bloom", "It's 123, don't", ["It's", " 123", ",", " don't"]),
+        ("seed-coder", "x12 !\n", ["x", "1", "2", " !", "\n"]),
+        ("glm4", "x1234 !\n", ["x", "123", "4", " !\n"]),
+        ("command-r", "x12 !\n", ["x", "1", "2", " !", "\n"]),
     ],
 )
 def test_texts_are_divided_as_the_published_tokenizers_divide_them(pre, text, words):
