@@ -44,7 +44,7 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         raise model.refused(f"attention.head_count={heads} and embedding_length={hidden_size} must be at least 1")
     head_dim = model.whole("attention.key_length", hidden_size // heads)
     rotary_dim = model.whole("rope.dimension_count", head_dim)
-    if architecture.heads == "usual":
+    if architecture.heads != "latent":
         _check_heads(model, architecture, head_dim, rotary_dim)
     return {
         "hidden_size": hidden_size,
