@@ -145,7 +145,7 @@ def _text_fields(path: Path, whole: str, fields: dict[str, Any]) -> dict[str, An
     if not isinstance(text, dict):
         raise ConfigError(f"{path}: text_config={text!r} must be an object")
     kind = text.get("model_type") or WHOLE_MODELS[whole]
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(
             f"{path}: text_config.model_type={kind!r} is not supported in {whole}; supported: {', '.join(KINDS)}"
         )
@@ -157,4 +157,7 @@ def _text_fields(path: Path, whole: str, fields: dict[str, Any]) -> dict[str, An
 def _whole_model(fields: dict[str, Any]) -> str:
     """The architecture of the whole, if it has a text part that can be served alone; otherwise ""."""
     names = fields.get("architectures")
-    return next((name for name in names if name in WHOLE_MODELS), "") if isinstance(names, list) else ""
+    known = (
+        (name for name in names if isinstance(name, str) and name in WHOLE_MODELS) if isinstance(names, list) else ()
+    )
+    return next(iter(known), "")

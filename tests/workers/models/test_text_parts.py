@@ -193,6 +193,7 @@ def test_what_the_whole_model_says_of_its_tables_and_dtype_counts(tmp_path):
     ("text", "message"),
     [
         ({"model_type": "bark"}, "text_config.model_type='bark' is not supported in LlavaForConditionalGeneration"),
+        ({"model_type": ["llama"]}, r"text_config.model_type=\['llama'\] is not supported"),
         ([], r"text_config=\[\] must be an object"),
         ({"model_type": "llama", "hidden_size": 0}, "hidden_size=0 must be at least 1"),
     ],
