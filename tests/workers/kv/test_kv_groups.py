@@ -151,3 +151,20 @@ def test_a_cache_has_as_many_tensors_as_a_group_has_layers(folder, dtype):
     assert len(cache.values) == 5
     held = {t.data_ptr(): t.nbytes for t in (*cache.keys, *cache.values, *(s for pair in cache.scales for s in pair))}
     assert sum(held.values()) == 7 * geometry.kv_bytes_per_block(16, 1, dtype, groups.layers_per_group)
+
+
+def test_blocks_hold_as_many_layers_as_fit_and_shared_layers_take_no_memory(tmp_path):
+    """As Gemma 4 E2B: layers with full attention have keys of twice the size; the last layers read those of others."""
+    write_checkpoint("gemma4", tmp_path)
+    geometry = ours(tmp_path).geometry
+    groups = layout_of(config(tmp_path), geometry, 1, torch.float32).groups
+    own = [layer for layer in range(8) if geometry.kv_source(layer) == layer]
+    assert (own, geometry.kv_sources[5:]) == ([0, 1, 2, 3, 4], (2, 4, 2))
+    assert all(
+        groups.layers_per_group == area * unit // 2 for area, unit in zip(groups.areas, groups.table_units, strict=True)
+    )
+    cache = KVCache.allocate(geometry, 7, 16, groups=groups)
+    places = [tensor.data_ptr() for tensor in cache.keys]
+    assert [places[layer] for layer in (5, 6, 7)] == [places[layer] for layer in (2, 4, 2)]
+    assert [tuple(cache.keys[layer].shape[1:]) for layer in (0, 2)] == [(1, 16, 16), (1, 16, 32)]
+    assert sum(block.nbytes for block in cache.blocks) == 7 * 2 * groups.layers_per_group * 16 * 16 * 4
