@@ -19,6 +19,7 @@ from paged_serve.workers.runner.host_steps import host_runner
 from paged_serve.workers.speculation.drafter import DraftRequest
 from paged_serve.workers.speculation.model_drafters.model_drafter import ModelDrafter
 
+from ..tiny_models.checkpoints import write_checkpoint
 from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
 from ..tiny_models.tiny_model import write_tiny_model
 from .workloads import Bench, played_alike
@@ -138,6 +139,8 @@ def test_what_cannot_draft_is_refused_by_name(model, folder, pool, tmp_path):
         draft_model=write_tiny_model(tmp_path / "vocabulary", vocab_size=280),
     )
     refused("has recurrent layers", draft_model=write_tiny_lfm2(tmp_path / "states"))
+    write_checkpoint("gemma4", tmp_path / "heads")
+    refused("whose layers differ in their heads", draft_model=str(tmp_path / "heads"))
     words = write_tiny_model(tmp_path / "words")
     write_tokenizer(tmp_path / "words", {"a": 0})
     own = structs.replace(config_for(words).model, tokenizer=str(tmp_path))

@@ -87,7 +87,7 @@ def draft_blocks(config: Config, named: str, geometry: Geometry, max_len: int, f
 
 def _check(named: str, model: Model, target: Geometry) -> None:
     geometry = model.geometry
-    if not model.geometry.has_one_head_size or model.geometry.kv_sources:
+    if not geometry.has_one_head_size or geometry.kv_sources:
         raise ConfigError(f"{named}: a model whose layers differ in their heads cannot draft; choose another model")
     if "generate" not in model.pooling.spec.tasks:
         raise ConfigError(f"{named}: the model generates no tokens, so it cannot draft; give another")
