@@ -96,10 +96,10 @@ def test_an_architecture_that_nothing_knows_is_refused(tmp_path, make_pool):
         ours(tmp_path, pool=make_pool(), model_impl="native")
 
 
-@pytest.mark.parametrize("name", ["DebertaV2Model", "DebertaV2ForSequenceClassification"])
+@pytest.mark.parametrize("name", ["DebertaModel", "DebertaForSequenceClassification"])
 def test_an_encoder_that_is_not_built_is_refused_with_the_nearest(name, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": "deberta-v2"}))
-    with pytest.raises(ConfigError, match=f"architecture {name} .*the nearest .* runs natively is RobertaModel"):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": "deberta"}))
+    with pytest.raises(ConfigError, match=f"architecture {name} .*the nearest .* runs natively is DebertaV2Model"):
         ours(tmp_path)
 
 
