@@ -26,10 +26,11 @@ NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "u
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Rotated queries are multiplied by 1 + scale * log(1 + floor((position + 1) / floor_scale))."""
+    """Rotated queries are multiplied by 1 + scale * log(1 + floor((position + first) / floor_scale))."""
 
     scale: float
     floor_scale: Annotated[int, Meta(ge=1)]
+    first: Literal[0, 1] = 1  # the number of the first position
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ class Geometry:
     disentangled: Disentangled | None = None  # the same in all layers
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
+    # The weights of these norms multiply rotated elements. Their kind is plain_rms, which a rotation does not change.
+    weighs_rotated_heads: bool = False
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
     has_gated_attention: bool = False  # attention's outputs have a gate

@@ -57,7 +57,7 @@ class Rotary:
 
 def temperatures(temperature: "Temperature", num_positions: int) -> Tensor:
     """The factor of queries by position, [num_positions] float32; with math's log, as torch's differs by machine."""
-    levels = torch.div(torch.arange(num_positions) + 1, temperature.floor_scale, rounding_mode="floor")
+    levels = torch.div(torch.arange(num_positions) + temperature.first, temperature.floor_scale, rounding_mode="floor")
     factors = [1.0 + temperature.scale * math.log1p(level) for level in range(int(levels[-1]) + 1)]
     return torch.tensor(factors, dtype=torch.float64).float()[levels]
 

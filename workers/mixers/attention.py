@@ -24,6 +24,7 @@ class Attention:
     options: AttentionOptions
     ops: Ops
     backend: AttentionBackend
+    query_factors: Tensor | None = None  # [queries] float32, of the elements of rotated queries
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
         return self.output(step.returned(self.attended(step, normed)))
@@ -31,6 +32,9 @@ class Attention:
     def attended(self, step: GroupStep, normed: Tensor) -> Tensor:
         """The input of the output projection."""
         query = self.ops.rotate_and_cache(step.ops, self.layer, self.qkv(normed), self.query_norm, self.key_norm)
+        if self.query_factors is not None:
+            flat = query.flatten(1)
+            self.ops.scale(flat, self.query_factors, out=flat)
         return self.backend.attend(step.attention, self.layer, query, self.options).flatten(1)
 
 

@@ -202,6 +202,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
             options=self._attention_options(index),
             ops=ops,
             backend=backend,
+            query_factors=self._query_factors(index) if geometry.weighs_rotated_heads else None,
         )
 
     def _shared_attention(self, index: int, ops: Ops, backend: AttentionBackend) -> SharedAttention:
@@ -233,7 +234,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         each = names.query.format(index), names.key.format(index), value.format(index)
         queries, keys = self._even_span(geometry.num_heads), self._kv_heads(index)
         rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
-        if geometry.has_gated_attention:
+        if geometry.has_gated_attention and not names.attention_gate:
             rows[0] = without_gates(rows[0], geometry.head_dim)
         product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)
         if geometry.clip_qkv is not None:

@@ -1,5 +1,6 @@
 """The built-in families."""
 
+from .families.afmoe import AFMOE
 from .families.albert import ALBERT
 from .families.arcee import ARCEE
 from .families.bamba import BAMBA
@@ -10,6 +11,7 @@ from .families.colbert import COLBERT
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
+from .families.dots1 import DOTS1
 from .families.electra import ELECTRA
 from .families.embedding_gemma import EMBEDDING_GEMMA
 from .families.ernie import ERNIE
@@ -18,9 +20,11 @@ from .families.ernie4_5_moe import ERNIE4_5_MOE
 from .families.eurobert import EUROBERT
 from .families.exaone import EXAONE
 from .families.exaone4 import EXAONE4
+from .families.exaone_moe import EXAONE_MOE
 from .families.falcon import FALCON
 from .families.falcon_h1 import FALCON_H1
 from .families.falcon_mamba import FALCON_MAMBA
+from .families.flex_olmo import FLEX_OLMO
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
@@ -36,8 +40,10 @@ from .families.gptj import GPTJ
 from .families.granite import GRANITE
 from .families.granitemoe import GRANITE_MOE
 from .families.granitemoehybrid import GRANITE_MOE_HYBRID
+from .families.granitemoeshared import GRANITE_MOE_SHARED
 from .families.gte import GTE
 from .families.helium import HELIUM
+from .families.hunyuan import HUNYUAN, HUNYUAN_MOE
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.jamba import JAMBA
@@ -52,6 +58,7 @@ from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
 from .families.minimax_m2 import MINIMAX_M2
+from .families.ministral3 import MINISTRAL3
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
@@ -77,6 +84,7 @@ from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import DATA2VEC_TEXT, ROBERTA
 from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
+from .families.solar_open import SOLAR_OPEN
 from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
 from .families.t5_encoder import T5_ENCODER
@@ -170,4 +178,13 @@ FAMILIES = (
     MINIMAX_M2,
     ERNIE4_5,
     ERNIE4_5_MOE,
+    MINISTRAL3,
+    GRANITE_MOE_SHARED,
+    DOTS1,
+    EXAONE_MOE,
+    AFMOE,
+    SOLAR_OPEN,
+    FLEX_OLMO,
+    HUNYUAN,
+    HUNYUAN_MOE,
 )

@@ -145,6 +145,7 @@ def geometry_of(
         attention_chunks=family.attention_chunks(config),
         qk_norm_kind=family.qk_norm_kind,
         qk_norm_per_head=family.qk_norm_per_head,
+        weighs_rotated_heads=family.weighs_rotated_heads,
         head=head,
         is_bidirectional=family.is_bidirectional,
         reaches=family.reaches(config),

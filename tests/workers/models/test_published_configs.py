@@ -23,9 +23,11 @@ MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) 
 VOCABULARY = 16_384  # rows of the embedding in nightly tests, at most: one is like the other
 # Fields with a number of experts; more than 8 are alike.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention
+BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention; or one with experts
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "bamba": {"attn_layer_indices": [1]},
+    "afmoe": {"num_dense_layers": 1},
+    "exaone_moe": {"mlp_layer_types": ["sparse"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
     "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},

@@ -256,4 +256,16 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "ernie4.5": {"family": "Ernie4_5", "head_dim": 24, "use_bias": True},
+    "ministral3": {
+        "family": "Ministral3",
+        "head_dim": 32,
+        "rope_parameters": YARN_ROPE
+        | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "max_position_embeddings": 512},
+    },
+    "hunyuan": {
+        "family": "HunYuanDenseV1",
+        "head_dim": 32,
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0},
+    },
 }

@@ -4,6 +4,15 @@ from typing import Any
 
 from .latent_variants import YARN_ROPE
 
+IN_GROUPS: dict[str, Any] = {
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 40,
+    "routed_scaling_factor": 1.5,
+}
 EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
     "gemma4-experts": {  # as 26B-A4B
         "family": "Gemma4",
@@ -118,4 +127,43 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "moe_layer_interval": 2,
         "moe_layer_start_index": 0,
     },
+    "granitemoeshared": {
+        "family": "GraniteMoeShared",
+        "num_local_experts": 6,
+        "shared_intermediate_size": 80,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+    },
+    "dots1": {"family": "Dots1", **IN_GROUPS, "sliding_window": 24, "max_window_layers": 2, "first_k_dense_replace": 1},
+    "exaone-moe": {
+        "family": "ExaoneMoe",
+        **{name: IN_GROUPS[name] for name in ("n_group", "topk_group", "num_experts_per_tok", "moe_intermediate_size")},
+        "num_experts": 12,
+        "num_shared_experts": 2,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
+    "solar-open": {
+        "family": "SolarOpen",
+        **IN_GROUPS,
+        "n_group": 1,
+        "topk_group": 1,
+        "head_dim": 24,
+        "attention_bias": True,
+        "norm_topk_prob": True,
+    },
+    "flex-olmo": {"family": "FlexOlmo", "num_experts": 7, "num_experts_per_tok": 5, "attention_bias": True},
+    "afmoe": {
+        "family": "Afmoe",
+        "head_dim": 24,
+        "moe_intermediate_size": 40,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "route_scale": 2.5,
+        "global_attn_every_n_layers": 2,
+        "sliding_window": 24,
+        "mup_enabled": True,
+    },
+    "hunyuan-moe": {"family": "HunYuanMoEV1", "head_dim": 24, "num_experts": 6, "moe_topk": 2},
 }

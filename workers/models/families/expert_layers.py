@@ -21,9 +21,9 @@ def in_chosen_layers(config: HFConfig, experts: Experts) -> tuple[Experts | None
     return (*[None] * first, *others)
 
 
-def dense_layers(kinds: Any) -> dict[str, Any]:
+def dense_layers(fields: dict[str, Any]) -> dict[str, Any]:
     """The layers that `mlp_layer_types` names dense; without it the first ones are."""
-    if kinds is None:
+    if (kinds := fields.get("mlp_layer_types")) is None:
         return {}
     if not isinstance(kinds, list) or not set(map(str, kinds)) <= {"dense", "sparse"}:
         raise ConfigError(f"config.json: mlp_layer_types={kinds!r} must be a list of dense and sparse")

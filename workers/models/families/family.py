@@ -188,6 +188,7 @@ class Family:
     layer_types: tuple[str, ...] = (FULL, SLIDING)  # the values that `layer_types` in config.json may have
     qk_norm_kind: NormKind | None = None  # None: as `norm`
     qk_norm_per_head: bool = False  # each head has its own weights
+    weighs_rotated_heads: bool = False  # query and key norms follow the rotation; see Geometry
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = none_in_any_layer  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = none_in_any_layer  # per layer; None: attention

@@ -17,7 +17,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     counts = {"num_experts": 64, "num_experts_per_tok": 4, "n_shared_experts": 1, "moe_intermediate_size": 1536}
     more = {"first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "rms_norm_eps": 1e-5}
     found = renamed(fields, COUNTS, norm_topk_prob=True, **counts, **more)
-    return sized(found | dense_layers(fields.get("mlp_layer_types")), fields, *LATENT)
+    return sized(found | dense_layers(fields), fields, *LATENT)
 
 
 GLM4_MOE_LITE = replace(DEEPSEEK_V3, name="glm4_moe_lite", architectures=("Glm4MoeLiteForCausalLM",), config=config)

@@ -82,7 +82,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Kimi Linear", fields, hidden_act="silu", attention_bias=False, moe_router_activation_func="sigmoid")
     need("Kimi Linear", fields, moe_layer_freq=1, mla_use_nope=True)
-    found = renamed(fields, COUNTS, **DEFAULTS) | dense_layers(fields.get("mlp_layer_types"))
+    found = renamed(fields, COUNTS, **DEFAULTS) | dense_layers(fields)
     return sized(found, fields, None, 512, 128, 64, 128) | _linear_fields(fields)
 
 

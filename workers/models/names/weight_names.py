@@ -112,6 +112,7 @@ class WeightNames:
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
     output: str = "model.layers.{}.self_attn.o_proj"
+    attention_gate: str = ""  # with gated attention; "": the query projection has a gate after each head's query
     query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"

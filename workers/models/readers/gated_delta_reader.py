@@ -132,9 +132,12 @@ class GatedDeltaReader(Mamba2Reader):
         return [Rows.chosen(into, kind.key_heads * size, rows), Rows.chosen(gates, 2 * kind.heads, of_gates)]
 
     def _gated_attention(self, index: int, attention: Attention) -> Mixer:
-        geometry, name = self._geometry, self._names.query.format(index)
-        heads = torch.arange(*self._even_span(geometry.num_heads))
-        rows = Rows.chosen(name, 2 * geometry.num_heads * geometry.head_dim, _of(2 * heads + 1, geometry.head_dim))
+        geometry, total = self._geometry, self._geometry.num_heads * self._geometry.head_dim
+        if own := self._names.attention_gate.format(index):
+            gate = self._column_parallel([Rows(own, total, self._even_span(total))], geometry.hidden_size, False)
+            return GatedAttention(attention, gate, self._recurrences)
+        name, heads = self._names.query.format(index), torch.arange(*self._even_span(geometry.num_heads))
+        rows = Rows.chosen(name, 2 * total, _of(2 * heads + 1, geometry.head_dim))
         gate = self._column_parallel([rows], geometry.hidden_size, False, f"{name} (gate)")
         return GatedAttention(attention, gate, self._recurrences)
 

@@ -234,6 +234,13 @@ class NormReader(WeightReader):
             return queries, None
         return queries, self._head_norm(names.key_norm, index, geometry.num_kv_heads, self._kv_heads(index))
 
+    def _query_factors(self, index: int) -> Tensor:
+        """The weights of norms after the rotation. A score is a sum of products, so queries take those of keys too."""
+        names, order = (self._names.query_norm, self._names.key_norm), order_of_head(self._geometry)
+        query, key = (self._vector(name.format(index), len(order)).float() for name in names)
+        start, stop = self._even_span(self._geometry.num_heads)
+        return (query * key)[order.to(self._device)].repeat(stop - start)
+
     def _head_norm(self, name: str, index: int, num_heads: int, heads: Span) -> Norm:
         """Of `heads` out of `num_heads`; its vectors are permuted like the heads' elements (order_of_head)."""
         geometry = self._geometry.of_layer(index)

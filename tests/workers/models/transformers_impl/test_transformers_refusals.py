@@ -155,7 +155,7 @@ def test_ranks_need_a_plan(tmp_path, make_pool):
 
     def load(group):
         with pytest.raises(ConfigError, match=r"tensor_parallel_size=2 needs a plan \(base_model_tp_plan\)"):
-            ours(tmp_path, pool=pools[group.rank], group=group)
+            ours(tmp_path, pool=pools[group.rank], group=group, model_impl="transformers")
 
     on_ranks(2, tmp_path / "meet", load)
 

@@ -1,0 +1,32 @@
+"""Granite MoE with a shared expert in all layers."""
+
+from dataclasses import replace
+from typing import Any
+
+from ...checkpoint.experts import Experts
+from ...checkpoint.hf_config import HFConfig
+from ..names.weight_names import WeightNames
+from . import granitemoe
+from .family import renamed
+from .granitemoehybrid import DOWN, INTO
+
+NAMES = replace(granitemoe.NAMES, shared_gate=INTO, shared_up=INTO, shared_down=DOWN)
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    return granitemoe.config(renamed(fields, {"shared_intermediate_size": "shared_expert_intermediate_size"}))
+
+
+def experts(config: HFConfig) -> tuple[Experts | None, ...]:
+    shared_size = config.shared_expert_intermediate_size
+    return tuple(each and replace(each, shared_size=shared_size) for each in granitemoe.experts(config))
+
+
+GRANITE_MOE_SHARED = replace(
+    granitemoe.GRANITE_MOE,
+    name="granitemoeshared",
+    architectures=("GraniteMoeSharedForCausalLM",),
+    weight_names=WeightNames(experts=NAMES),
+    config=config,
+    experts=experts,
+)
