@@ -8,8 +8,9 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from . import granitemoe
 from .family import renamed
-from .granitemoehybrid import DOWN, INTO
 
+INTO = "model.layers.{}.shared_mlp.input_linear"  # gate and up
+DOWN = "model.layers.{}.shared_mlp.output_linear"
 NAMES = replace(granitemoe.NAMES, shared_gate=INTO, shared_up=INTO, shared_down=DOWN)
 
 
