@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2ForCausalLM", {}),
     "llama": ("LlamaForCausalLM", LLAMA | {"intermediate_size": 11008, "max_position_embeddings": 2048}),
     "llama4_text": ("Llama4ForCausalLM", {}),
+    "ministral3": ("Ministral3ForCausalLM", {}),
     "mistral": (
         "MistralForCausalLM",
         LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},

@@ -202,7 +202,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
             options=self._attention_options(index),
             ops=ops,
             backend=backend,
-            query_factors=self._query_factors(index) if geometry.weighs_rotated_heads else None,
+            query_factors=self._query_factors(index) if self._geometry.weighs_rotated_heads else None,
         )
 
     def _shared_attention(self, index: int, ops: Ops, backend: AttentionBackend) -> SharedAttention:
