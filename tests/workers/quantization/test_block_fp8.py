@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.checkpoint.matrix_reader import FloatReader, MatrixPart
@@ -106,6 +105,8 @@ def test_values_are_those_of_transformers_and_any_part_is_a_part_of_them(tmp_pat
     write_folder(tmp_path, {f"some.{ending}": tensor for ending, tensor in packed.items()}, {})
     reader = BlockFp8Reader(Checkpoint(tmp_path), torch.float32)
     whole = reader.stored("some", MatrixPart((256, 384), 0, 0, 256))
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
     assert torch.equal(whole, Fp8Dequantize(None)._dequantize_one(packed["weight"], packed["weight_scale_inv"]).float())
     assert torch.equal(whole, values)
     assert torch.equal(reader.stored("some", MatrixPart((256, 384), 0, 100, 130)), whole[100:130])

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.kernels.cpu import library as cpu
@@ -24,6 +23,8 @@ def random(seed):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """gpt-oss in MXFP4 (also with one scale far from the others), and with dequantized weights."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
     home, generator = tmp_path_factory.mktemp("mxfp4"), random(0)
     found = {kind: home / kind for kind in ("packed", "far", "dequantized", "far-dequantized")}
     for path in found.values():

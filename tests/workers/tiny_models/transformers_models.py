@@ -45,3 +45,10 @@ def write(name: str, folder: Path, dtype: torch.dtype = torch.float32, **options
         randomise(model)
         model.to(dtype).save_pretrained(folder)
     return transformers_model(folder)
+
+
+def is_of_transformers(model):
+    """Whether its modules are those of transformers. Their import, three seconds, is not for the collection of tests."""
+    from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
+
+    return isinstance(model, TransformersModel)

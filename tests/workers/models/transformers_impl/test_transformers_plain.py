@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
-
 from ...paged_loop import PagedLoop
 from ...tiny_models.checkpoints import ours, random_tokens
-from ...tiny_models.transformers_models import write
+from ...tiny_models.transformers_models import is_of_transformers, write
 from .test_transformers_refusals import write_own
 
 PROMPT = random_tokens(150, vocab_size=256)
@@ -18,7 +16,7 @@ LATE = "torch.where(kwargs['position_ids'] >= {first}, 2.0, 1.0).unsqueeze(-1)"
 
 def model_in(folder, pool, **options):
     model = ours(folder, pool=pool, model_impl="transformers", trust_remote_code=True, **options)
-    assert isinstance(model, TransformersModel)
+    assert is_of_transformers(model)
     return model
 
 
