@@ -197,6 +197,28 @@ GLM45 = ToolFormat(  # GLM 4.5 to 4.7
     ),
 )
 
+MINIMAX_M2 = ToolFormat(
+    "minimax_m2",
+    {
+        CONTENT: Text("content", {"<minimax:tool_call>": "open"}),
+        "open": Skip({'<invoke name="': "name"}, FAIL),
+        "name": Header((HeaderEnd('">', _NAME, "begin"),)),
+        "begin": Skip({'<parameter name="': "key", "</invoke>": "close"}, "close"),
+        "key": Key('">', "value"),
+        "value": Value("</parameter>", "begin"),
+        "close": Skip({'<invoke name="': "name", "</minimax:tool_call>": "between"}, "between", ends_call=True),
+        "between": Skip({"<minimax:tool_call>": "open"}, CONTENT),
+    },
+    CallForm(
+        *('<invoke name="{name}">\n', "</invoke>", "<minimax:tool_call>", "\n"),
+        before="<minimax:tool_call>\n",
+        after="\n</minimax:tool_call>",
+        parameter_begin='<parameter name="{key}">',
+        parameter_end="</parameter>\n",
+        plain_text=True,
+    ),
+)
+
 _FUNCTION = re.compile(r"^\s*function\s*$")
 _DEEPSEEK: Mapping[str, State] = {
     CONTENT: Text("content", {"<｜tool▁calls▁begin｜>": "calls", "<｜tool▁call▁begin｜>": "header"}),
@@ -294,7 +316,7 @@ HARMONY = ToolFormat(  # gpt-oss; the header of a message has its channel and, f
 HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_NO_TOOL)})
 
 ALL_TOOL_FORMATS = (
-    *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45),
+    *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45, MINIMAX_M2),
     *(DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, HARMONY),
     *(GEMMA4, FUNCTION_GEMMA),
 )

@@ -135,6 +135,14 @@ def glm45(calls: Sequence[Call], rng: random.Random) -> str:
     return gap.join(map(written, calls))
 
 
+def minimax_m2(calls: Sequence[Call], rng: random.Random) -> str:
+    def written(call: Call) -> str:
+        pairs = (f'<parameter name="{key}">{_plain(value)}</parameter>\n' for key, value in call[1].items())
+        return f'<invoke name="{call[0]}">\n{"".join(pairs)}</invoke>'
+
+    return "<minimax:tool_call>\n" + "\n".join(map(written, calls)) + "\n</minimax:tool_call>"
+
+
 def deepseek(calls: Sequence[Call], rng: random.Random) -> str:
     is_v3 = rng.random() < 0.5
 
@@ -204,7 +212,8 @@ def functiongemma(calls: Sequence[Call], rng: random.Random) -> str:
 WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
     writer.__name__: writer
     for writer in (
-        *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, deepseek, kimi_k2),
+        *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, minimax_m2),
+        *(deepseek, kimi_k2),
         *(granite, phi4_mini_json, openai, gemma4, functiongemma),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}

@@ -50,6 +50,7 @@ def test_formats_of_published_templates_are_found():
         ("[TOOL_CALLS]name[ARGS] [THINK]", ("mistral", "mistral")),
         ("<tool_call><function=f><parameter=p>", ("qwen3_coder", None)),
         ("<tool_call>f<arg_key> <think></think>", ("glm45", "think")),
+        ('<minimax:tool_call><invoke name="f"><parameter name="k"> </think>', ("minimax_m2", "think")),
         ("<|tool_calls_section_begin|>", ("kimi_k2", None)),
         ("<｜tool▁calls▁begin｜>", ("deepseek_v31", None)),
         ("<function_calls>", ("olmo3", None)),

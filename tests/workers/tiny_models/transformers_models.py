@@ -48,7 +48,7 @@ def write(name: str, folder: Path, dtype: torch.dtype = torch.float32, **options
 
 
 def is_of_transformers(model):
-    """Whether its modules are those of transformers. Their import, three seconds, is not for the collection of tests."""
+    """Whether its modules are of transformers, whose import of three seconds is not for the collection of tests."""
     from paged_serve.workers.models.transformers_impl.transformers_model import TransformersModel
 
     return isinstance(model, TransformersModel)
