@@ -188,6 +188,11 @@ def _modules(folder: Path) -> Sequence[Module]:
 def _kind(path: Path) -> Kind:
     """The kind of pooling that the file describes: exactly one of three."""
     fields = read_json_file(path, dict[str, Any])
+    if fields.get("include_prompt") is False:
+        raise ConfigError(
+            f"{path}: include_prompt=false is not supported: tokens of a prompt are pooled with those of the text; "
+            "--pooling mean, last or cls accepts that"
+        )
     if (mode := fields.get("pooling_mode")) is not None:
         chosen = [str(each) for each in (mode if isinstance(mode, list) else [mode])]
     else:

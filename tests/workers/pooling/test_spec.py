@@ -46,6 +46,15 @@ def test_the_newer_spelling_is_read_too(mode, kind, tmp_path):
         assert spec_of(tmp_path).kind == kind
 
 
+def test_prompts_that_are_not_pooled_are_refused_unless_the_option_accepts_them(tmp_path):
+    add_modules(tmp_path, "mean_tokens")
+    path = tmp_path / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"pooling_mode_mean_tokens": True, "include_prompt": False}))
+    with pytest.raises(ConfigError, match=r"include_prompt=false is not supported.*--pooling mean"):
+        spec_of(tmp_path)
+    assert spec_of(tmp_path, wanted="mean").kind == "mean"
+
+
 def test_a_module_that_is_not_supported_is_refused_by_name(tmp_path):
     add_modules(tmp_path, "mean_tokens", "LSTM")
     with pytest.raises(ConfigError, match="a module LSTM is not supported"):
