@@ -106,7 +106,12 @@ def _check_unchanged(path: Path, weight: SavedWeight, adapters: Adapters) -> Non
     base = Checkpoint(adapters.folder) if list(adapters.folder.glob("model*.safetensors*")) else None
     names = [f"{name}.weight" for name, _ in _aliases(weight.module, False)]
     if weight.module.rpartition(".")[2] == "lm_head":
-        names += [f"{part.name}.weight" for site in adapters.sites if site.deltas.shape.is_table for part in site.parts]
+        names += [
+            decoder_name(f"{part.name}.weight")
+            for site in adapters.sites
+            if site.deltas.shape.is_table
+            for part in site.parts
+        ]
     stored = {decoder_name(name): name for name in base.entries} if base is not None else {}
     name = next((stored[each] for each in names if each in stored), None)
     shape, is_equal = tuple(weight.values.shape), False

@@ -10,6 +10,7 @@ from paged_serve.protocol.messages.config import Config
 from ..checkpoint.geometry import Geometry
 from .cache_layout import CacheLayout
 
+KEYS_MULTIPLE = 128  # tables of pairs of tokens have whole tiles of keys
 SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
 
@@ -99,6 +100,19 @@ def expert_rows_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
         ),
         default=0,
     )
+
+
+def disentangled_bytes(geometry: Geometry, max_num_batched_tokens: int, tp_size: int) -> int:
+    """Bytes of one rank's tables for disentangled attention in the largest step; layers use them in turn.
+
+    Each token has the products of its query and of its key with all buckets, float32, and copies while they are made;
+    and what its scores gain from each key of a text, twice while it is chosen, in whole tiles.
+    """
+    if (distances := geometry.disentangled) is None:
+        return 0
+    longest = min(max_num_batched_tokens, geometry.max_position_embeddings)
+    of_head = 4 * (2 * (longest + KEYS_MULTIPLE) + 3 * 2 * distances.num_buckets)
+    return max_num_batched_tokens * geometry.heads_of_rank(tp_size) * of_head
 
 
 def draft_inputs_bytes(config: Config, device: str, geometry: Geometry, tp_size: int) -> int:

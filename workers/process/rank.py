@@ -23,6 +23,7 @@ from ..kernels.cpu.library import Pool
 from ..kv.budget import (
     blocks_that_fit,
     cache_dtype,
+    disentangled_bytes,
     draft_inputs_bytes,
     expert_rows_bytes,
     host_budget,
@@ -170,9 +171,11 @@ class Rank:
 
             return cuda_budget(self._config, self._model, self._group, CudaDevice()) - drafts
         tokens = self._config.scheduler.max_num_batched_tokens
-        reserved = drafts + expert_rows_bytes(self._model.geometry, tokens) + self._model.adapters_bytes
+        geometry, size = self._model.geometry, self._group.size
+        reserved = drafts + expert_rows_bytes(geometry, tokens) + disentangled_bytes(geometry, tokens, size)
+        reserved += self._model.adapters_bytes
         reserved += 0 if self._drafts is None else self._drafts.cache_bytes
-        return host_budget(free_host_bytes(), self._group.size, reserved)
+        return host_budget(free_host_bytes(), size, reserved)
 
     def create_kv_cache(self, num_blocks: int, on_progress: Callable[[int, int], None]) -> None:
         """Allocate the cache and run the first steps; afterwards `steps` can be used.

@@ -17,6 +17,7 @@ from paged_serve.workers.quantization.config import read_quantization_config
 
 from ..adapters.loaded import adapted, load, step_of
 from ..paged_loop import PagedLoop
+from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, randomise
 from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
 from ..tiny_models.text_part_variants import PATCHES, TEXT, VARIANTS
@@ -59,8 +60,8 @@ def make(name, folder, **changes):
             return whole(torch.tensor([PROMPT])).logits[0]
 
 
-def logits(folder):
-    loop = PagedLoop(ours(folder, backend=TorchBackend()))
+def logits(folder, **options):
+    loop = PagedLoop(ours(folder, **{"backend": TorchBackend()} | options))
     return loop.prefill(loop.row(PROMPT), chunk=64)
 
 
@@ -173,6 +174,29 @@ def test_an_adapter_changes_the_text_part_alone(names, tmp_path, pool):
     expected = loop.prefill(loop.row(PROMPT))
     assert agree(found.prefill(found.row(PROMPT)), expected)
     assert not agree(logits(base), expected)
+
+
+def test_an_unchanged_head_that_peft_saved_is_that_of_a_tied_text_part(tmp_path, pool):
+    make("Gemma3", tmp_path / "base")
+    adapter = make_adapter(tmp_path / "adapter", tmp_path / "base", targets=("layers.0.self_attn.q_proj",))
+    path = adapter.folder / "adapter_model.safetensors"
+    stored = load_file(tmp_path / "base" / "model.safetensors")
+    table = next(each for name, each in stored.items() if name.endswith("embed_tokens.weight"))
+    save_file(load_file(path) | {f"{PREFIX}lm_head.base_layer.weight": table.clone()}, path)
+    adapted(tmp_path / "base", [MadeAdapter(adapter.folder, {})], pool)
+
+
+@pytest.mark.parametrize("name", ["Qwen3VLMoe", "Gemma4"])
+def test_two_ranks_have_the_bits_of_one(name, tmp_path, make_pool):
+    make(name, tmp_path / "model")
+    pools = [make_pool(), make_pool()]
+
+    def on_rank(group):
+        return logits(tmp_path / "model", group=group, backend=None, pool=pools[group.rank])
+
+    alone = logits(tmp_path / "model", backend=None, pool=pools[0])
+    for found in on_ranks(2, tmp_path / "rendezvous", on_rank):
+        assert torch.equal(found, alone)
 
 
 def write_config(folder: Path, name: str, text: object, **fields: object) -> None:

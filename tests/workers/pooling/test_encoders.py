@@ -12,7 +12,8 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
-from paged_serve.workers.kv.budget import max_model_len
+from paged_serve.workers.kv.budget import disentangled_bytes, max_model_len
+from paged_serve.workers.models.encoders.disentangled import DisentangledAttention
 
 from ..one_process import NotWaiting, OneProcess
 from ..ranks import Ranks, SharedModel
@@ -350,3 +351,19 @@ def test_chunks_of_a_step_are_whole_prompts(tmp_path, make_pool):
             act()
     assert [chunk.num_tokens for plan in plans for chunk in plan.chunks] == lengths
     assert not any(unpack_ids(plan.decode_joins) for plan in plans)
+
+
+def test_the_tables_of_disentangled_attention_fit_into_what_is_reserved_for_them(tmp_path, monkeypatch):
+    write_reference(tmp_path, "DebertaV2Model", ENCODERS["DebertaV2Model"])
+    model, taken, of_pairs = ours(tmp_path), [], DisentangledAttention._pairs
+
+    def recorded(self, step, of_queries, of_keys):
+        pairs = of_pairs(self, step, of_queries, of_keys)
+        taken.append(pairs.nbytes + of_queries.nbytes + of_keys.nbytes)
+        return pairs
+
+    monkeypatch.setattr(DisentangledAttention, "_pairs", recorded)
+    vectors(model, tokens(200))
+    reserved = disentangled_bytes(model.geometry, 200, 1)
+    assert reserved / 4 < max(taken) < reserved
+    assert disentangled_bytes(model.geometry, 200, 2) == reserved // 2

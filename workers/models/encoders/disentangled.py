@@ -7,17 +7,17 @@ for each token and each bucket of distances, and then chosen for each pair of to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ...checkpoint.attention_options import Disentangled
+from ...kv.budget import KEYS_MULTIPLE
 from ...layers.linear import Linear
 from ...mixers.attention import Attention
 from ...mixers.mixer import GroupStep
-
-KEYS_MULTIPLE = 128  # the tables of pairs are padded to whole tiles of the kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,15 @@ class DisentangledAttention:
 
     def _buckets(self, length: int, device: torch.device) -> Tensor:
         """The bucket of each query and key of a text, [length, length] i64."""
-        of_distance = torch.tensor([self.distances.bucket(d) for d in range(1 - length, length)], device=device)
+        of_distance = torch.tensor(_buckets_of_distances(self.distances, length), device=device)
         places = torch.arange(length, device=device)
         return of_distance[places.unsqueeze(1) - places + length - 1]
+
+
+@lru_cache(64)
+def _buckets_of_distances(distances: Disentangled, length: int) -> list[int]:
+    """By distance, from 1 - length to length - 1; the same in all layers and steps."""
+    return [distances.bucket(distance) for distance in range(1 - length, length)]
 
 
 def _products(of_heads: Sequence[Linear], x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """BERT: an encoder with learned positions, two token types and post-norms."""
 
+from dataclasses import replace
 from typing import Any
 
 from ...pooling.head import LabelLayer
@@ -51,6 +52,23 @@ def weight_names(prefix: str, first_position: int = 0) -> WeightNames:
     )
 
 
+def of_transformers(published: WeightNames, prefix: str, **feed_forward: str) -> WeightNames:
+    """The names in transformers' format of an encoder with rotary embeddings; `feed_forward`: within its layers."""
+    layer = f"{prefix}.layers.{{}}."
+    parts: dict[str, Any] = {part: f"{layer}mlp.{name}" for part, name in feed_forward.items()}
+    return replace(
+        published,
+        attention_norm=f"{layer}post_attention_layernorm.weight",
+        mlp_norm=f"{layer}post_mlp_layernorm.weight",
+        query=f"{layer}self_attn.q_proj",
+        key=f"{layer}self_attn.k_proj",
+        value=f"{layer}self_attn.v_proj",
+        output=f"{layer}self_attn.o_proj",
+        **parts,
+    )
+
+
+GATED = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}  # of `of_transformers`
 BERT = Family(
     "bert",
     ("BertModel",),

@@ -64,19 +64,7 @@ PUBLISHED = WeightNames(
         *bert.MASKED_LM,
     ),
 )
-OWN_LAYER = "gte.layers.{}."
-OF_TRANSFORMERS = replace(
-    PUBLISHED.begun("new.", "gte."),
-    attention_norm=f"{OWN_LAYER}post_attention_layernorm.weight",
-    mlp_norm=f"{OWN_LAYER}post_mlp_layernorm.weight",
-    query=f"{OWN_LAYER}self_attn.q_proj",
-    key=f"{OWN_LAYER}self_attn.k_proj",
-    value=f"{OWN_LAYER}self_attn.v_proj",
-    output=f"{OWN_LAYER}self_attn.o_proj",
-    gate=f"{OWN_LAYER}mlp.gate_proj",
-    up=f"{OWN_LAYER}mlp.up_proj",
-    down=f"{OWN_LAYER}mlp.down_proj",
-)
+OF_TRANSFORMERS = bert.of_transformers(PUBLISHED.begun("new.", "gte."), "gte", **bert.GATED)
 GTE = replace(
     bert.BERT,
     name="gte",

@@ -15,21 +15,13 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return renamed(fields, {"layer_norm_eps": "rms_norm_eps"}, **DEFAULTS) | {"num_key_value_heads": None}
 
 
-LAYER = "roberta.layers.{}."
-OF_TRANSFORMERS = WeightNames(
+EMBEDDINGS = WeightNames(
     embedding="roberta.embeddings.word_embeddings.weight",
     token_types="roberta.embeddings.token_type_embeddings.weight",
     embedding_norm="roberta.embeddings.LayerNorm.weight",
-    attention_norm=f"{LAYER}post_attention_layernorm.weight",
-    mlp_norm=f"{LAYER}post_mlp_layernorm.weight",
-    query=f"{LAYER}self_attn.q_proj",
-    key=f"{LAYER}self_attn.k_proj",
-    value=f"{LAYER}self_attn.v_proj",
-    output=f"{LAYER}self_attn.o_proj",
-    up=f"{LAYER}mlp.fc1",
-    down=f"{LAYER}mlp.fc2",
     unused=(".position_ids", *bert.with_biases("pooler.dense"), *bert.MASKED_LM),
 )
+OF_TRANSFORMERS = bert.of_transformers(EMBEDDINGS, "roberta", up="fc1", down="fc2")
 SAVED_LAYER = "roberta.encoder.layers.{}."
 AS_SAVED = replace(  # by transformers' save_pretrained, with the names of the model's own code
     OF_TRANSFORMERS,

@@ -72,19 +72,9 @@ PUBLISHED = WeightNames(
     down=f"{LAYER}mlp.fc2",
     unused=("rotary_emb.inv_freq", *UNUSED),
 )
-OWN_LAYER = "nomic_bert.layers.{}."
 OF_TRANSFORMERS = replace(
-    PUBLISHED,
+    bert.of_transformers(PUBLISHED, "nomic_bert", **bert.GATED),
     embedding_norm="nomic_bert.embeddings.LayerNorm.weight",
-    attention_norm=f"{OWN_LAYER}post_attention_layernorm.weight",
-    mlp_norm=f"{OWN_LAYER}post_mlp_layernorm.weight",
-    query=f"{OWN_LAYER}self_attn.q_proj",
-    key=f"{OWN_LAYER}self_attn.k_proj",
-    value=f"{OWN_LAYER}self_attn.v_proj",
-    output=f"{OWN_LAYER}self_attn.o_proj",
-    gate=f"{OWN_LAYER}mlp.gate_proj",
-    up=f"{OWN_LAYER}mlp.up_proj",
-    down=f"{OWN_LAYER}mlp.down_proj",
 )
 NOMIC_BERT = replace(
     bert.BERT,
