@@ -6,9 +6,29 @@ from typing import Any, Literal
 
 import msgspec
 
-from .formats import CallForm
-
 Form = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a call must be written in a constrained output: `begin`, the arguments, `end`.
+
+    {name} is replaced by the tool's name, {json} by its name as a JSON string. Arguments are a JSON object, unless
+    `parameter_begin`, which contains {key}, is set: then they are written one by one.
+    """
+
+    begin: str
+    end: str
+    trigger: str  # the text that begins calls within other text
+    separator: str = ""
+    before: str = ""  # before all calls
+    after: str = ""  # after all calls
+    behind_number: str = ""  # after the call's number, if the format has one between `begin` and the arguments
+    parameter_begin: str = ""
+    parameter_end: str = ""
+    parameter_separator: str = ""
+    plain_text: bool = False  # strings are written without quotes and escapes
+    is_whole_output: bool = False  # `trigger` begins calls only at the beginning of an output
 
 
 @dataclass(frozen=True, slots=True)

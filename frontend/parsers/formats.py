@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from .call_forms import CallForm as CallForm  # for plugins, too
 from .readers.states import (
     CONTENT,
     FAIL,
@@ -21,28 +22,6 @@ from .readers.states import (
 )
 
 _NAME = re.compile(r"^\s*(?P<name>[^\s<>{}]+)\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class CallForm:
-    """How a call must be written in a constrained output: `begin`, the arguments, `end`.
-
-    {name} is replaced by the tool's name, {json} by its name as a JSON string. Arguments are a JSON object, unless
-    `parameter_begin`, which contains {key}, is set: then they are written one by one.
-    """
-
-    begin: str
-    end: str
-    trigger: str  # the text that begins calls within other text
-    separator: str = ""
-    before: str = ""  # before all calls
-    after: str = ""  # after all calls
-    behind_number: str = ""  # after the call's number, if the format has one between `begin` and the arguments
-    parameter_begin: str = ""
-    parameter_end: str = ""
-    parameter_separator: str = ""
-    plain_text: bool = False  # strings are written without quotes and escapes
-    is_whole_output: bool = False  # `trigger` begins calls only at the beginning of an output
 
 
 @dataclass(frozen=True, slots=True)
