@@ -20,7 +20,7 @@ from paged_serve.protocol.messages.stats import SchedulerStats
 from paged_serve.protocol.plugins import PluginKind, load_plugins, plugin_names
 from paged_serve.workers.models.catalogue import FAMILIES
 from paged_serve.workers.models.families.family import Family
-from paged_serve.workers.models.packed_records import key_of
+from paged_serve.workers.models.packed_weights.records import key_of
 from paged_serve.workers.models.registry import families_with
 from paged_serve.workers.process.platform import platform_of
 from paged_serve.workers.tier.checksum import checksum

@@ -28,7 +28,7 @@ from ..pooling.head import PoolingHead
 from ..quantization.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
 from .matrix_rows import Rows, query_key_value_rows
-from .packed_cache import PackedReader, PackedWriter
+from .packed_weights.cache import PackedReader, PackedWriter
 from .projected import ClippedLinear, WholeNorms
 from .readers.gated_delta_reader import without_gates
 from .readers.latent_reader import LatentReader

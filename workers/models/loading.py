@@ -15,20 +15,22 @@ from ..checkpoint.conversion import NotFiniteError, find_not_finite
 from ..checkpoint.geometry import Geometry
 from ..checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ..checkpoint.hf_config import read_architectures
+from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.text_part import has_other_parts
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..kernels.cpu.library import Pool
 from ..layers.adapters.sites import Adapters
 from ..layers.backend import Backend, PackingBackend
 from ..layers.model import Model
-from ..pooling.head import label_layers, pooling_head
+from ..pooling.head import PoolingHead, label_layers, pooling_head
 from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
 from .assembly import Assembly
 from .encoders.assembly import EncoderAssembly, PreNormEncoderAssembly
 from .families.family import Family
-from .packed_cache import PackedStore, through_store
-from .packed_records import key_of
+from .load import Load
+from .packed_weights.cache import PackedStore, through_store
+from .packed_weights.records import key_of
 from .post_norm_decoder import PostNormAssembly
 from .readers.expert_checks import check_experts
 from .readers.latent_checks import check_latent
@@ -63,41 +65,59 @@ def load_model(
     family, geometry = read_model(path, config)
     geometry.check_tensor_parallel(group.size)
     backend = backend or _best_backend(config, geometry, pool)
-    if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(geometry.dtype)):
+    return _of_family(Load(path, config, group, on_progress, pool, backend), family, geometry, lora)
+
+
+def _of_family(load: Load, family: Family, geometry: Geometry, lora: LoraConfig | None) -> Model:
+    path, config, backend, dtype = load.folder, load.config, load.backend, geometry.dtype
+    if config.quantization == "fp8" and (reason := backend.lacks_for_fp8(dtype)):
         raise ConfigError(f"quantization=fp8 is not supported here: {reason}")
-    hidden_size = geometry.vector_size
-    own_kind: Kind = family.pooled or ("cls" if geometry.is_bidirectional else "last")
-    spec = read_spec(path, geometry.head, own_kind, config.pooling, hidden_size, family.label_pooling)
-    checkpoint = open_checkpoint(path, geometry.dtype)
+    checkpoint = open_checkpoint(path, dtype)
     if has_other_parts(path):
         log.info("text is served alone: the model's parts for images or audio are not loaded")
-    layers = family.layers_to_labels(geometry.head)
-    labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
-    head = pooling_head(path, spec, hidden_size, labels)
-    assembly = _assembly(family)
+    head = _pooling_head(load, family, geometry, checkpoint)
     names = family.weight_names.found_in(checkpoint.entries).changed(checkpoint.own_names)
     check_experts(checkpoint, names, geometry)
     check_latent(checkpoint, names, geometry)
+    assembly = _assembly(family)
 
     def assembled(store: PackedStore | None) -> Model:
-        source = matrix_source(path, checkpoint, config, geometry.dtype, pool, is_transposed=names.are_transposed)
-        adapters = _adapters(path, lora, backend, geometry, group)
-        return assembly(checkpoint, source, names, geometry, group, backend, on_progress, store, adapters).model(head)
+        source = matrix_source(path, checkpoint, config, dtype, load.pool, is_transposed=names.are_transposed)
+        adapters = _adapters(path, lora, backend, geometry, load.group)
+        parts = checkpoint, source, names, geometry, load.group, backend, load.on_progress, store, adapters
+        return assembly(*parts).model(head)
 
     try:
-        if not config.packed_weights_dir:
-            return assembled(None)
-        if pool is None or not isinstance(backend, PackingBackend):
-            log.warning("packed_weights_dir needs the CPU kernels, which are not used here; nothing is kept")
-            return assembled(None)
-        key = key_of(path, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
-        kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
-        return through_store(kept, key, checkpoint.files, pool, assembled)
+        return _through_packed_weights(load, geometry, checkpoint, assembled)
     except NotFiniteError as error:
-        find_not_finite(checkpoint, geometry.dtype)
+        find_not_finite(checkpoint, dtype)
         raise AssertionError("the stored tensors are finite, but the packed ones are not") from error
     finally:
         checkpoint.close()
+
+
+def _pooling_head(load: Load, family: Family, geometry: Geometry, checkpoint: Checkpoint) -> PoolingHead:
+    hidden_size = geometry.vector_size
+    own_kind: Kind = family.pooled or ("cls" if geometry.is_bidirectional else "last")
+    spec = read_spec(load.folder, geometry.head, own_kind, load.config.pooling, hidden_size, family.label_pooling)
+    layers = family.layers_to_labels(geometry.head)
+    labels = label_layers(checkpoint, layers, hidden_size, spec.num_labels, geometry.norm_eps)
+    return pooling_head(load.folder, spec, hidden_size, labels)
+
+
+def _through_packed_weights(
+    load: Load, geometry: Geometry, checkpoint: Checkpoint, assembled: Callable[[PackedStore | None], Model]
+) -> Model:
+    """The model; if the weights that it packs are to be kept, they are read from a file, or written to it."""
+    config, group = load.config, load.group
+    if not config.packed_weights_dir:
+        return assembled(None)
+    if load.pool is None or not isinstance(load.backend, PackingBackend):
+        log.warning("packed_weights_dir needs the CPU kernels, which are not used here; nothing is kept")
+        return assembled(None)
+    key = key_of(load.folder, config, checkpoint.entries, geometry.dtype, group.rank, group.size)
+    kept = Path(config.packed_weights_dir) / f"{key[:32]}.packed"
+    return through_store(kept, key, checkpoint.files, load.pool, assembled)
 
 
 def _adapters(
@@ -118,10 +138,7 @@ def _of_transformers(
     pool: Pool | None,
     backend: Backend | None,
 ) -> Model:
-    from .transformers_impl.transformers_loading import (  # its library is an optional extra
-        Load,
-        load_transformers_model,
-    )
+    from .transformers_impl.transformers_loading import load_transformers_model  # its library is an optional extra
 
     if backend is None and device_of(config) != "cpu":
         raise ConfigError("--model-impl transformers computes on the CPU only; use --device cpu")

@@ -3,7 +3,8 @@
 import random
 import subprocess
 import sys
-from typing import Annotated, Any, get_args
+from enum import Enum
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import pytest
@@ -203,7 +204,17 @@ def test_the_schema_hash_sees_every_change_of_a_field():
         [("rank", Count), ("blocks", int)],
         [("rank", Count), ("blocks", Annotated[int, Meta(ge=0, le=7)])],
         [("rank", Count), ("blocks", Count, 0)],
+        [("rank", Count), ("blocks", Count, 1)],
+        [("rank", Count), ("blocks", Count, msgspec.field(default_factory=int))],
         [("rank", Count), ("blocks", Count | None)],
+        [("rank", Count), ("blocks", list[Count])],
+        [("rank", Count), ("blocks", list[Count | None])],
+        [("rank", Count), ("blocks", Literal["a", "b"])],
+        [("rank", Count), ("blocks", Literal["a", "c"])],
+        [("rank", Count), ("blocks", Enum("Kind", {"A": 1, "B": 2}))],
+        [("rank", Count), ("blocks", Enum("Kind", {"A": 1, "B": 3}))],
+        [("rank", Count), ("blocks", list[message_type([("inner", Count)], "Part")])],
+        [("rank", Count), ("blocks", list[message_type([("inner", int)], "Part")])],
     ]
     hashes = [schema_hash(message_type(fields)) for fields in variants]
     assert len(set(hashes)) == len(variants)

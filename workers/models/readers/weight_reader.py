@@ -29,7 +29,7 @@ from ...layers.norm import LayerNorm, Norm, RMSNorm
 from ...quantization.source import MatrixSource
 from ..matrix_rows import Rows, Span, order_of_head
 from ..names.weight_names import WeightNames
-from ..packed_cache import PackedReader, PackedStore
+from ..packed_weights.cache import PackedReader, PackedStore
 
 VOCABULARY_MULTIPLE = 16  # rows; tables, and each rank's share of the vocabulary, are padded to whole vectors
 

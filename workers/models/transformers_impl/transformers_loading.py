@@ -1,29 +1,24 @@
 """`load_transformers_model` turns a local Hugging Face folder into a TransformersModel, and checks its determinism."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.conversion import NotFiniteError, find_not_finite
 from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
-from ...distributed.tensor_parallel import TensorParallelGroup
-from ...kernels.cpu.library import Pool
 from ...kv.kv_cache import KVCache
-from ...layers.backend import Backend
 from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
 from ...pooling.head import pooling_head
 from ...pooling.spec import read_spec
 from ...quantization.source import matrix_source
 from ..decoder import Model
+from ..load import Load
 from .checks.equal_check import are_equal
 from .checks.probe import attention_options
 from .checks.row_check import check_rows, watch_operations
@@ -39,18 +34,6 @@ log = logging.getLogger(__name__)
 
 # Exceptions that the library's code, or the model's own, may raise when it runs with our modules.
 OF_THEIRS = (TypeError, ValueError, AttributeError, RuntimeError, KeyError, IndexError, NotImplementedError)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The arguments of one load."""
-
-    folder: Path
-    config: ModelConfig
-    group: TensorParallelGroup
-    on_progress: Callable[[int, int], None]
-    pool: Pool | None
-    backend: Backend
 
 
 def load_transformers_model(load: Load, architectures: list[str]) -> TransformersModel:

@@ -12,8 +12,8 @@ from paged_serve import __version__
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.plugins import PluginKind, digest_of_code
 
-from ..checkpoint.packed_weight import PackedWeight, WeightFormat
-from ..kernels.cpu.packing import LAYOUT
+from ...checkpoint.packed_weight import PackedWeight, WeightFormat
+from ...kernels.cpu.packing import LAYOUT
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 DTYPES = {

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.packed_weight import PackedWeight
-from ..distributed.huge_pages import allocate
-from ..kernels.cpu.checked_file import checksum_of, checksum_of_file, read_into
-from ..kernels.cpu.library import Pool
-from .packed_records import (
+from ...checkpoint.packed_weight import PackedWeight
+from ...distributed.huge_pages import allocate
+from ...kernels.cpu.checked_file import checksum_of, checksum_of_file, read_into
+from ...kernels.cpu.library import Pool
+from .records import (
     DTYPES,
     Record,
     SourceFile,

@@ -1,0 +1,1 @@
+"""A file of packed weights, from which later starts read."""
