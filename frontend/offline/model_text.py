@@ -89,8 +89,9 @@ class ModelText:
         rendered = self._render(given, mark, options.chat_template)
         text = without(rendered, mark)
         continued = continued_text(body.messages) if body.continue_final_message else ""
-        reading = output_reading(self._formats, self.tokenizer, choice.callable, text, continued)
-        chat = ChatReading(reading, choice.form(self._formats.tools))
+        formats = choice.formats(self._formats)
+        reading = output_reading(formats, self.tokenizer, choice.callable, text, continued)
+        chat = ChatReading(reading, choice.form(formats.tools))
         adds_special_tokens = bool(options.tokenization.add_special_tokens)
         ids = self.encoder.encode_chat(rendered, mark, adds_special_tokens)
         return Prompt(text, ids, chat=chat, tokenization=options.tokenization)

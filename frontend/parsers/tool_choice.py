@@ -1,6 +1,6 @@
 """The tools that an answer may or must call: `tool_choice`, `parallel_tool_calls`, `strict`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -10,15 +10,28 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 
 from ..conversation.conversation import check_depth
 from ..conversation.messages import Tool, Tools
-from .call_forms import CallableTool, calls_form, written_call
+from .call_forms import CallableTool, CallForm, calls_form, written_call
 from .channel_forms import channel_calls, written_channel_call
+from .detection import ModelFormats
 from .events import CallStart
 from .formats import HARMONY, ToolFormat
 from .output_parser import OutputParser
-from .readers.states import Format
+from .readers.states import CONTENT, Format, JsonCall, Skip, Text
 
 Mode = Literal["none", "auto", "required"]
 FIELD = "tool_choice"
+PLAIN_CALLS = ToolFormat(  # a JSON list, which is the whole output
+    "json",
+    {
+        "start": Skip({}, CONTENT, begins={"[": "list"}, keeps_space=True),
+        CONTENT: Text("content"),
+        "list": Skip({"[": "call"}, CONTENT),
+        "call": JsonCall("more", is_known=True),
+        "more": Skip({",": "call", "]": CONTENT}, CONTENT),
+    },
+    CallForm('{"name": {json}, "arguments": ', "}", "[", ", ", "[", "]", is_whole_output=True),
+    start="start",
+)
 
 
 class ToolFields(Protocol):
@@ -46,8 +59,14 @@ class ToolChoice:
         """Names and parameters of the functions whose calls are parsed."""
         return [(tool.function.name, tool.function.parameters) for tool in self.tools if self.mode != "none"]
 
+    def formats(self, of_model: ModelFormats) -> ModelFormats:
+        """The formats of the answer. A model without a known format of calls writes those that it must make as JSON."""
+        if self.mode == "required" and of_model.tools is None:
+            return replace(of_model, tools=PLAIN_CALLS)
+        return of_model
+
     def form(self, written: ToolFormat | None) -> StructuredOutputsParams | None:
-        """The required form of the output, in the model's format; None if it is unconstrained.
+        """The required form of the output, in the format `written` of `formats`; None if it is unconstrained.
 
         Raises InvalidRequest if that format is unknown, or has no way to write a tool's name.
         """
@@ -90,8 +109,8 @@ def _check_name(written: ToolFormat, name: str) -> None:
 
 def _no_form() -> InvalidRequest:
     return InvalidRequest(
-        "forced and strict tool calls and parallel_tool_calls: false need a known format of tool calls, but the chat "
-        "template has none; start the server with --tool-call-parser, or leave tool_choice at 'auto'",
+        "strict tools and parallel_tool_calls: false need a known format of tool calls, but the chat template has "
+        "none; start the server with --tool-call-parser, or send tool_choice 'required'",
         FIELD,
     )
 

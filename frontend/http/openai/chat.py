@@ -42,6 +42,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     has_format = service.formats.tools is not None
     body, raw = await service.off_loop(len(raw), with_tools, body, raw, has_format)
     choice = tool_choice_of(body)
+    formats = choice.formats(service.formats)
     asked_field = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     limit = limit_of(service, body, getattr(body, asked_field) or 1)
     ids, prompt_end = await chat_tokens(
@@ -58,14 +59,14 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
         len(ids), getattr(body, asked_field), default, service.max_model_len, "messages", asked_field
     )
     continued = continued_text(body.messages) if body.continue_final_message else ""
-    reading = output_reading(service.formats, service.tokenizer, choice.callable, prompt_end, continued)
+    reading = output_reading(formats, service.tokenizer, choice.callable, prompt_end, continued)
     if reading is not None and isinstance(body, WithCustomTools):
         reading = replace(reading, custom_tools=frozenset(body.custom_tools))
-    calls = choice.form(service.formats.tools)
+    calls = choice.form(formats.tools)
     grammar, warnings = await grammar_of(service, body, calls, reading)
     if reading is not None and grammar is not None and calls is None:
         reading = reading.of_form()
-    if choice.callable and service.formats.tools is None:
+    if choice.callable and formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(size_of_work(body, len(raw)), chat_params, service, body, max_tokens, grammar)
     begins = reading is not None and reading.begins_in_reasoning

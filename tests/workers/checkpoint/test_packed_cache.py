@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-from paged_serve.workers.models.packed_weights import cache as packed_cache
 from paged_serve.workers.models.loading import load_model
+from paged_serve.workers.models.packed_weights import cache as packed_cache
 
 from ..paged_loop import PagedLoop
 from ..tiny_models.checkpoints import random_tokens

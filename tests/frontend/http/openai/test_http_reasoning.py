@@ -148,12 +148,29 @@ def test_parser_none_leaves_everything_content(start, parser):
     )
 
 
-def test_without_a_known_format_calls_are_content_with_a_warning_and_cannot_be_forced(start):
+def test_without_a_known_format_calls_are_content_with_a_warning(start):
     server = start(tool_call_parser="none")
     assert "--tool-call-parser" in server.chat(tools=[TOOL])["warnings"][0]
-    refused = server.ask("POST", CHAT, {**ASK, "tools": [TOOL], "tool_choice": "required"})
+    refused = server.ask("POST", CHAT, {**ASK, "tools": [TOOL], "parallel_tool_calls": False})
     assert refused.status_code == 400
     assert "--tool-call-parser" in refused.json()["error"]["message"]
+
+
+NAMED = {"type": "function", "function": {"name": TOOL["function"]["name"]}}
+
+
+@pytest.mark.parametrize(("choice", "reason"), [("required", "tool_calls"), (NAMED, "stop")])
+def test_without_a_known_format_forced_calls_are_written_as_json(start, choice, reason):
+    name = TOOL["function"]["name"]
+    server = start(f'[{{"name": "{name}", "arguments": {{"city": "Rome"}}}}]', tool_call_parser="none")
+    answer = server.chat(tools=[TOOL], tool_choice=choice)
+    assert answer["choices"][0]["finish_reason"] == reason
+    assert "warnings" not in answer
+    message = answer["choices"][0]["message"]
+    assert message["content"] is None
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": name, "arguments": '{"city": "Rome"}'}]
+    form = server.engine.requests[0].params.grammar
+    assert form is not None
 
 
 FORM = {"response_format": {"type": "json_object"}}
