@@ -10,8 +10,10 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _words(digits: str) -> str:
-    return rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+def _words(digits: str, marks: str = "") -> str:
+    """`marks`: kinds of characters that belong to words besides letters."""
+    word, other = rf"[\p{{L}}{marks}]+", rf"[^\s\p{{L}}{marks}\p{{N}}]+"
+    return rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{word}|{digits}| ?{other}[\r\n]*|{_SPACES}"
 
 
 def _cased_words(after: str, digits: str) -> str:
@@ -31,6 +33,7 @@ class PreTokenizer:
     composes: bool = False  # texts are composed first (Unicode's NFC)
     ignores_merges: bool = False  # a word that is a token is not merged from its parts
     adds_bos: bool = False  # if the file does not say
+    groups_digits: bool = False  # Falcon: punctuation is divided off first, digits last and three by three
 
     def normalizer(self) -> dict[str, Any] | None:
         """As in tokenizer.json."""
@@ -38,15 +41,21 @@ class PreTokenizer:
 
     def pre_tokenizer(self) -> dict[str, Any]:
         """As in tokenizer.json."""
-        steps: list[dict[str, Any]] = []
-        for split in self.splits:
-            steps.append({"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False})
+        steps: list[dict[str, Any]] = [_split(split) for split in self.splits]
+        if self.groups_digits:
+            steps.append({"type": "Punctuation", "behavior": "Contiguous"})
         if self.single_digits:
             steps.append({"type": "Digits", "individual_digits": True})
         steps.append(
             {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": not self.splits}
         )
+        if self.groups_digits:
+            steps += [{"type": "Digits", "individual_digits": False}, _split("[0-9][0-9][0-9]")]
         return {"type": "Sequence", "pretokenizers": steps}
+
+
+def _split(expression: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
 
 
 def _kimi() -> str:
@@ -95,6 +104,7 @@ PRE_TOKENIZERS = {  # those of models whose architectures are supported
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _THREE_DIGITS),
     "qwen2": PreTokenizer((_words(r"\p{N}"),), composes=True),
+    "qwen35": PreTokenizer((_words(r"\p{N}", r"\p{M}"),), composes=True),
     "deepseek-r1-qwen": PreTokenizer((_words(r"\p{N}"),)),
     "tekken": PreTokenizer((_cased_words("", r"\p{N}"),), ignores_merges=True, adds_bos=True),
     "gpt-4o": PreTokenizer((_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}"),)),
@@ -109,5 +119,6 @@ PRE_TOKENIZERS = {  # those of models whose architectures are supported
     **dict.fromkeys(("gpt-2", "phi-2", "exaone4"), _GPT2),
     **dict.fromkeys(("olmo", "mpt"), PreTokenizer(composes=True)),
     **dict.fromkeys(("refact", "smollm", "starcoder", "exaone"), _DIGITS),
+    "falcon": PreTokenizer(groups_digits=True),
     "command-r": PreTokenizer(single_digits=True, composes=True),
 }

@@ -106,6 +106,9 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         ("seed-coder", "x12 !\n", ["x", "1", "2", " !", "\n"]),
         ("glm4", "x1234 !\n", ["x", "123", "4", " !\n"]),
         ("command-r", "x12 !\n", ["x", "1", "2", " !", "\n"]),
+        ("falcon", "It's 12345 ok?! $5", ["It", "'", "s", " ", "123", "45", " ok", "?!", " ", "$", "5"]),
+        ("qwen35", "xe\u0301t 12", ["xe\u0301t", " ", "1", "2"]),
+        ("qwen2", "xe\u0301t", ["xe", "\u0301t"]),
     ],
 )
 def test_texts_are_divided_as_the_published_tokenizers_divide_them(pre, text, words):
