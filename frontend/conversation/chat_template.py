@@ -117,9 +117,11 @@ class ChatTemplate:
         except _Refused as refused:
             raise InvalidRequest(f"the model's chat template refuses these messages: {refused}", "messages") from None
         except _ERRORS as error:
+            # Jinja's own words name what is missing, such as a variable; Python's may show a value of the template.
+            reason = f": {str(error)[:200]}" if isinstance(error, jinja2.TemplateRuntimeError) else ""
             raise InvalidRequest(
-                f"the model's chat template cannot render these messages ({type(error).__name__}); "
-                "check the roles, their order and that content is text",
+                f"the model's chat template cannot render these messages ({type(error).__name__}{reason}); "
+                "check the roles, their order, that content is text, and whether the template demands tools",
                 "messages",
             ) from None
 

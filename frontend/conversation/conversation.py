@@ -189,7 +189,9 @@ def _message(sent: Mapping[str, Any], place: str) -> dict[str, Any]:
     if isinstance(message.get("content"), list):
         message["content"] = [_part(part) for part in message["content"]]
     if (reasoning := message.get("reasoning_content", message.get("reasoning"))) is not None:
-        message |= {"reasoning_content": reasoning, "thinking": reasoning}  # templates read either
+        message |= dict.fromkeys(
+            ("reasoning", "reasoning_content", "thinking"), reasoning
+        )  # templates read any of them
     if "tool_calls" in message:
         message["tool_calls"] = [_call(call, place) for call in message["tool_calls"]]
     return message

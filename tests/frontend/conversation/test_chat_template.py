@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.conversation.chat_template import ChatTemplate
+from paged_serve.frontend.conversation.conversation import conversation_of, template_input
 from paged_serve.frontend.conversation.model_files import model_template
 from paged_serve.frontend.text.tokenizer import Tokenizer
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
@@ -175,6 +176,29 @@ def test_a_template_may_refuse_the_messages_with_its_own_text():
 def test_a_forbidden_or_failing_template_operation_is_an_error_of_the_request(source):
     with pytest.raises(InvalidRequest, match="cannot render these messages"):
         ChatTemplate(source).render(HELLO)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ 'Functions: ' + functions }}", "'functions' is undefined"),
+        ("{{ messages[0].name | trim }}{{ messages[0].name.x }}", "has no attribute 'name'"),
+        ("{% set ids = [] %}{{ ids.append(1) }}", "access to attribute 'append' of 'list' object is unsafe"),
+        ("{% for tool in tools %}{% endfor %}", r"TypeError\); .*whether the template demands tools"),
+    ],
+)
+def test_the_error_of_a_failing_template_says_what_is_missing(source, reason):
+    with pytest.raises(InvalidRequest, match=f"cannot render these messages.*{reason}"):
+        ChatTemplate(source).render(HELLO)
+
+
+@pytest.mark.parametrize("sent", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("read", ["reasoning", "reasoning_content", "thinking"])
+def test_reasoning_is_rendered_under_any_name_that_a_template_reads(sent, read):
+    given = template_input(
+        *conversation_of({"messages": [{"role": "assistant", "content": "4", sent: "Two and two."}]})
+    )
+    assert ChatTemplate(f"{{{{ messages[0].{read} }}}}").render(given.messages) == "Two and two."
 
 
 def test_a_broken_template_stops_the_start():

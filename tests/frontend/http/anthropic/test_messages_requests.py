@@ -54,9 +54,8 @@ def test_templates_get_thinking_names_and_ids(folder, tmp_path):
         {
             "role": "assistant",
             "content": "I add.",
-            "reasoning_content": "hm",
+            **dict.fromkeys(("reasoning", "reasoning_content", "thinking"), "hm"),
             "tool_calls": [arguments],
-            "thinking": "hm",
         },
         {"role": "tool", "tool_call_id": "c1", "name": "sum", "content": "2"},
         {"role": "tool", "tool_call_id": "c1", "name": "sum", "content": "Error: late"},
