@@ -9,37 +9,44 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from .formats import (
-    ALL_TOOL_FORMATS,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     FUNCTION_GEMMA,
     FUNCTION_TAG,
     GEMMA4,
     GLM45,
-    GRANITE,
     HARMONY,
     HERMES,
     KIMI_K2,
     LLAMA3_JSON,
     MINIMAX_M2,
     MISTRAL,
-    MISTRAL_V3,
-    OLMO3,
-    PHI4_MINI,
-    PYTHONIC,
     QWEN3_CODER,
+    REASONING_STEPS,
+    SEED_OSS,
     THINK,
     THINK_IN_BRACKETS,
+    THINK_OF_COHERE,
+    THINK_OF_SEED,
     THOUGHT_CHANNEL,
     ReasoningFormat,
     ToolFormat,
 )
+from .list_formats import APRIEL, COHERE, GRANITE, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
 
 AUTO, NONE = "auto", "none"
 Named = TypeVar("Named")
 
-# The first pattern that matches the template counts. Several formats have <tool_call>; more specific ones come first.
-_TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
+ALL_TOOL_FORMATS = (
+    *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
+    *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, APRIEL, COHERE, HARMONY),
+    *(GEMMA4, FUNCTION_GEMMA),
+)
+ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),)
+
+# The first pattern that matches the template counts (None: an unknown format). Several formats have <tool_call>; more
+# specific ones come first.
+_TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|channel\|>", HARMONY),
     (r"<\|tool_call>", GEMMA4),
     ("<start_function_call>", FUNCTION_GEMMA),
@@ -47,6 +54,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     ("<｜tool▁calls▁begin｜>", DEEPSEEK_V31),
     (r"<\|tool_calls_section_begin\|>", KIMI_K2),
     ("<minimax:tool_call>", MINIMAX_M2),
+    ("<seed:tool_call>", SEED_OSS),
     ("<parameter=", QWEN3_CODER),
     ("<function=", FUNCTION_TAG),
     ("<arg_key>", GLM45),
@@ -56,6 +64,11 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat]] = (
     (r"<\|python_start\|>|func_name1\(params_name1=", PYTHONIC),
     ("functools", PHI4_MINI),
     (r"<\|tool_call\|>", GRANITE),
+    ("<TOOLCALL>", NEMOTRON),
+    (r"<tool_calls>\[", APRIEL),
+    (r"<\|START_ACTION\|>", COHERE),
+    (r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[", LFM2),
+    ("<mm:think>", None),  # MiniMax-M3: its <tool_call> contains XML
     ("<tool_call>", HERMES),
     (r'<\|python_tag\|>|"name": function name, "parameters"', LLAMA3_JSON),
 )
@@ -63,6 +76,9 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
     ("</think>", THINK),
     (r"\[THINK\]", THINK_IN_BRACKETS),
     (r"<\|channel>", THOUGHT_CHANNEL),
+    ("</seed:think>", THINK_OF_SEED),
+    (r"<\|END_THINKING\|>", THINK_OF_COHERE),
+    (r"\[BEGIN FINAL RESPONSE\]", REASONING_STEPS),
 )
 
 # vLLM's names for these formats.
@@ -74,7 +90,7 @@ _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FO
 }
 _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
     ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "qwen3"), THINK
-) | {"mistral": THINK_IN_BRACKETS, "gemma4": THOUGHT_CHANNEL}
+) | {each.name: each for each in ALL_REASONING_FORMATS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +141,7 @@ def _named(flag: str, name: str, known: Mapping[str, Named], kind: PluginKind, e
     return known[name]
 
 
-def _found(source: str, name: str, marks: Sequence[tuple[str, Named]]) -> Named | None:
+def _found(source: str, name: str, marks: Sequence[tuple[str, Named | None]]) -> Named | None:
     if name != AUTO:
         return None
     return next((found for pattern, found in marks if re.search(pattern, source)), None)

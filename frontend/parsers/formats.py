@@ -14,7 +14,6 @@ from .readers.states import (
     JsonCall,
     Key,
     MarkedArguments,
-    PythonCalls,
     Skip,
     State,
     Text,
@@ -44,10 +43,6 @@ class ReasoningFormat:
     label: str = ""  # written behind `begin`; not a part of the reasoning
 
 
-def _object_in_list(begin: str, end: str = "") -> CallForm:
-    return CallForm('{"name": {json}, "arguments": ', "}", f"{begin}[", ", ", f"{begin}[", f"]{end}")
-
-
 HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
     "hermes",
     {
@@ -71,7 +66,7 @@ LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
     start="start",
 )
 
-_MISTRAL: Mapping[str, State] = {
+MISTRAL_STATES: Mapping[str, State] = {
     CONTENT: Text("content", {"[TOOL_CALLS]": "kind"}),
     "kind": Skip({"[": "call"}, "name"),
     "call": JsonCall("more"),
@@ -88,59 +83,37 @@ _MISTRAL: Mapping[str, State] = {
     "arguments": JsonArguments("end"),
     "end": Skip({"[TOOL_CALLS]": "kind"}, CONTENT),
 }
-MISTRAL = ToolFormat("mistral", _MISTRAL, CallForm("[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"))
-MISTRAL_V3 = ToolFormat("mistral_v3", _MISTRAL, _object_in_list("[TOOL_CALLS]"))  # tokenizers 3 to 10
+MISTRAL = ToolFormat("mistral", MISTRAL_STATES, CallForm("[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"))
 
-PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE
-    "pythonic",
-    {
-        "start": Skip({"<|python_start|>": "list"}, CONTENT, begins={"[": "list"}, keeps_space=True),
-        CONTENT: Text("content", {"<|python_start|>": "list"}),
-        "list": Skip({"[": "calls"}, FAIL),
-        "calls": PythonCalls("end", "]"),
-        "end": Skip({"<|python_end|>": CONTENT}, CONTENT),
-    },
-    CallForm(
-        *("{name}(", ")", "[", ", ", "[", "]"), parameter_begin="{key}=", parameter_separator=", ", is_whole_output=True
-    ),
-    start="start",
-)
 
-OLMO3 = ToolFormat(
-    "olmo3",
-    {
-        CONTENT: Text("content", {"<function_calls>": "calls"}),
-        "calls": PythonCalls(CONTENT, "</function_calls>"),
-    },
-    CallForm(
-        *("{name}(", ")", "<function_calls>", "\n", "<function_calls>", "</function_calls>"),
-        parameter_begin="{key}=",
-        parameter_separator=", ",
-    ),
-)
+def _function_tags(name: str, begin: str, end: str, gap: str) -> ToolFormat:
+    """A format with a tag for each parameter; `gap`: written around the values, and not a part of them."""
+    return ToolFormat(
+        name,
+        {
+            CONTENT: Text("content", {begin: "open", "<function=": "name"}),
+            "open": Skip({"<function=": "name"}, FAIL),
+            "name": Header((HeaderEnd(">", _NAME, "begin"),)),
+            "begin": Skip({"<parameter=": "key", "</function>": "close"}, "close"),
+            "key": Key(">", "value"),
+            "value": Value("</parameter>", "begin", trims=bool(gap)),
+            "close": Skip({end: "between"}, "between", ends_call=True),
+            "between": Skip({begin: "open", "<function=": "name"}, CONTENT),
+        },
+        CallForm(
+            f"{begin}\n<function={{name}}>\n",
+            f"</function>\n{end}",
+            begin,
+            "\n",
+            parameter_begin=f"<parameter={{key}}>{gap}",
+            parameter_end=f"{gap}</parameter>\n",
+            plain_text=True,
+        ),
+    )
 
-QWEN3_CODER = ToolFormat(
-    "qwen3_coder",
-    {
-        CONTENT: Text("content", {"<tool_call>": "open", "<function=": "name"}),
-        "open": Skip({"<function=": "name"}, FAIL),
-        "name": Header((HeaderEnd(">", _NAME, "begin"),)),
-        "begin": Skip({"<parameter=": "key", "</function>": "close"}, "close"),
-        "key": Key(">", "value"),
-        "value": Value("</parameter>", "begin", trims=True),
-        "close": Skip({"</tool_call>": "between"}, "between", ends_call=True),
-        "between": Skip({"<tool_call>": "open", "<function=": "name"}, CONTENT),
-    },
-    CallForm(
-        "<tool_call>\n<function={name}>\n",
-        "</function>\n</tool_call>",
-        "<tool_call>",
-        "\n",
-        parameter_begin="<parameter={key}>\n",
-        parameter_end="\n</parameter>\n",
-        plain_text=True,
-    ),
-)
+
+QWEN3_CODER = _function_tags("qwen3_coder", "<tool_call>", "</tool_call>", "\n")
+SEED_OSS = _function_tags("seed_oss", "<seed:tool_call>", "</seed:tool_call>", "")
 
 FUNCTION_TAG = ToolFormat(  # Functionary 3.1, Llama's custom tools
     "function_tag",
@@ -242,22 +215,6 @@ KIMI_K2 = ToolFormat(
 )
 
 
-def _json_list(name: str, *begins: str, end: str = "") -> ToolFormat:
-    """A format with a JSON list of calls after a tag."""
-    states: dict[str, State] = {
-        CONTENT: Text("content", dict.fromkeys(begins, "list")),
-        "list": Skip({"[": "call"}, FAIL),
-        "call": JsonCall("more"),
-        "more": Skip({",": "call", "]": "end"}, CONTENT),
-        "end": Skip({end: CONTENT} if end else {}, CONTENT),
-    }
-    return ToolFormat(name, states, _object_in_list(begins[0], end))
-
-
-GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
-PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
-
-
 def _gemma(name: str, begin: str, end: str, mark: str) -> ToolFormat:
     """A format whose keys have no quotes, and whose strings are between marks."""
     states: dict[str, State] = {
@@ -294,11 +251,9 @@ HARMONY = ToolFormat(  # gpt-oss; the header of a message has its channel and, f
 # Without tools, every message that is not addressed to the user is reasoning.
 HARMONY_WITHOUT_TOOLS = replace(HARMONY, states={**HARMONY.states, "header": Header(_TO_NO_TOOL)})
 
-ALL_TOOL_FORMATS = (
-    *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, QWEN3_CODER, FUNCTION_TAG, GLM45, MINIMAX_M2),
-    *(DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, HARMONY),
-    *(GEMMA4, FUNCTION_GEMMA),
-)
 THINK = ReasoningFormat("think", "<think>", "</think>")  # DeepSeek R1, Qwen 3, QwQ, GLM 4.5, Kimi K2 and many others
 THINK_IN_BRACKETS = ReasoningFormat("mistral", "[THINK]", "[/THINK]")  # Magistral
 THOUGHT_CHANNEL = ReasoningFormat("gemma4", "<|channel>", "<channel|>", label="thought\n")  # Gemma 4
+THINK_OF_SEED = ReasoningFormat("seed_oss", "<seed:think>", "</seed:think>")
+THINK_OF_COHERE = ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>")  # Command R7B and A
+REASONING_STEPS = ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")

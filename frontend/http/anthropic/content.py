@@ -11,7 +11,7 @@ import msgspec
 
 from ...conversation.conversation import INVALID_JSON
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from ...parsers.hidden_reasoning import encoded
+from ..hidden_reasoning import encoded
 from .answers import Content as ContentBlock
 from .answers import StopReason, TextContent, ThinkingContent, ToolUseContent
 

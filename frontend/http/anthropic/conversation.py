@@ -12,7 +12,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ...conversation.conversation import check_depth
 from ...conversation.messages import MAX_MESSAGES
-from ...parsers.hidden_reasoning import decoded
+from ..hidden_reasoning import decoded
 from .schemas import (
     ContentBlock,
     InputMessage,

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...parsers.custom_tools import arguments_of
-from ...parsers.hidden_reasoning import decoded
+from ..hidden_reasoning import decoded
 from .schemas import (
     CallItem,
     CallOutputItem,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ...parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from ...parsers.hidden_reasoning import encoded
+from ..hidden_reasoning import encoded
 from .answers import (
     CustomCallOutput,
     FunctionCallOutput,

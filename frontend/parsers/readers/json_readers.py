@@ -89,7 +89,7 @@ class JsonArgumentsReader:
 
 
 class JsonCallReader:
-    """Reads {"name": …, "arguments": …} with members in any order; Llama's models write `parameters`."""
+    """Reads {"name": …, "arguments": …} with members in any order; other models write `parameters` and `tool_name`."""
 
     def __init__(self, state: JsonCall, collector: Collector):
         self._state, self._collector = state, collector
@@ -154,7 +154,7 @@ class JsonCallReader:
 
     def _keep(self, value: str) -> None:
         match self._key:
-            case "name":
+            case "name" | "tool_name":
                 self._name = _text_of(value) or ""
                 unknown = self._state.is_known and self._name not in self._collector.tools
                 self._failed = unknown or not self._name.isprintable() or not 0 < len(self._name) <= MAX_NAME_CHARS

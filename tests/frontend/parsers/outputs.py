@@ -118,6 +118,39 @@ def qwen3_coder(calls: Sequence[Call], rng: random.Random) -> str:
     return "\n".join(map(written, calls))
 
 
+def seed_oss(calls: Sequence[Call], rng: random.Random) -> str:
+    def written(call: Call) -> str:
+        parameters = "".join(f"<parameter={key}>{_plain(value)}</parameter>\n" for key, value in call[1].items())
+        return f"<seed:tool_call>\n<function={call[0]}>\n{parameters}</function>\n</seed:tool_call>"
+
+    return "\n".join(map(written, calls))
+
+
+def lfm2(calls: Sequence[Call], rng: random.Random) -> str:
+    def written(call: Call) -> str:
+        """LFM2.5 writes objects as JSON within its Python."""
+        pairs = ((key, json.dumps(value) if isinstance(value, dict) else repr(value)) for key, value in call[1].items())
+        return f"{call[0]}({', '.join(f'{key}={value}' for key, value in pairs)})"
+
+    return f"<|tool_call_start|>[{', '.join(map(written, calls))}]<|tool_call_end|>"
+
+
+def nemotron_json(calls: Sequence[Call], rng: random.Random) -> str:
+    return f"<TOOLCALL>[{', '.join(_object(call, rng) for call in calls)}]</TOOLCALL>"
+
+
+def apriel(calls: Sequence[Call], rng: random.Random) -> str:
+    return f"<tool_calls>[{', '.join(_object(call, rng) for call in calls)}]</tool_calls>"
+
+
+def cohere(calls: Sequence[Call], rng: random.Random) -> str:
+    objects = (
+        f'{{"tool_call_id": "{i}", "tool_name": "{name}", "parameters": {_json(arguments, rng)}}}'
+        for i, (name, arguments) in enumerate(calls)
+    )
+    return f"<|START_ACTION|>[\n    {f',{chr(10)}    '.join(objects)}\n]<|END_ACTION|>"
+
+
 def function_tag(calls: Sequence[Call], rng: random.Random) -> str:
     return "".join(f"<function={name}>{_json(arguments, rng)}</function>" for name, arguments in calls)
 
@@ -213,7 +246,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
     writer.__name__: writer
     for writer in (
         *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, minimax_m2),
-        *(deepseek, kimi_k2),
+        *(deepseek, kimi_k2, seed_oss, lfm2, nemotron_json, apriel, cohere),
         *(granite, phi4_mini_json, openai, gemma4, functiongemma),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}

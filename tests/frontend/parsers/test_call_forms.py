@@ -12,7 +12,8 @@ import pytest
 from paged_serve.frontend.conversation.messages import Conversation, Function, Tool
 from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form, written_call
 from paged_serve.frontend.parsers.channel_forms import written_channel_call
-from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, ToolFormat
+from paged_serve.frontend.parsers.detection import ALL_TOOL_FORMATS
+from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.states import Format

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.parsers.detection import model_formats
-from paged_serve.frontend.parsers.formats import ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL
+from paged_serve.frontend.parsers.detection import ALL_REASONING_FORMATS, ALL_TOOL_FORMATS, model_formats
 from paged_serve.protocol.errors import ConfigError
 
 TEMPLATES = Path(__file__).parents[1] / "conversation" / "chat_templates"
@@ -56,6 +55,13 @@ def test_formats_of_published_templates_are_found():
         ("<function_calls>", ("olmo3", None)),
         ("<|tool_call>call: <|channel>thought", ("gemma4", "gemma4")),
         ("<start_function_call>call:", ("functiongemma", None)),
+        ("{% set a = '<seed:tool_call>' %}<function=f><parameter=p>v</seed:think>", ("seed_oss", "seed_oss")),
+        ("List of tools: [ {{ '<|tool_call_start|>[' }}", ("lfm2", None)),
+        ("List of tools: <|tool_list_start|>[", ("lfm2", None)),
+        ("<TOOLCALL>[ </TOOLCALL> </think>", ("nemotron_json", "think")),
+        ("as JSON within <tool_call></tool_call> {{ '<tool_calls>[' }} [BEGIN FINAL RESPONSE]", ("apriel", "apriel")),
+        ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>", ("cohere", "cohere")),
+        ("{% set begin = mark ~ '<tool_call>' %}<mm:think>", (None, None)),
         ("{{ messages }}", (None, None)),
     ],
 )
@@ -66,7 +72,7 @@ def test_a_pattern_in_the_template_determines_the_format(template, expected):
 def test_the_page_names_every_format():
     page = (Path(__file__).parents[3] / "docs" / "tool-calls.md").read_text()
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and not line.startswith("| `--")}
-    assert rows == {each.name for each in (*ALL_TOOL_FORMATS, THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL)}
+    assert rows == {each.name for each in (*ALL_TOOL_FORMATS, *ALL_REASONING_FORMATS)}
 
 
 def test_names_take_precedence_over_patterns():

@@ -1,0 +1,86 @@
+"""Formats whose calls are members of one list, of JSON or in Python's syntax, mostly between two tags."""
+
+from .call_forms import CallForm
+from .formats import MISTRAL_STATES, ToolFormat
+from .readers.states import CONTENT, FAIL, JsonCall, PythonCalls, Skip, State, Text
+
+
+def _object_in_list(begin: str, end: str = "") -> CallForm:
+    return CallForm('{"name": {json}, "arguments": ', "}", f"{begin}[", ", ", f"{begin}[", f"]{end}")
+
+
+MISTRAL_V3 = ToolFormat("mistral_v3", MISTRAL_STATES, _object_in_list("[TOOL_CALLS]"))  # tokenizers 3 to 10
+
+
+def _json_list(name: str, *begins: str, end: str = "", form: CallForm | None = None) -> ToolFormat:
+    """A format with a JSON list of calls after a tag."""
+    states: dict[str, State] = {
+        CONTENT: Text("content", dict.fromkeys(begins, "list")),
+        "list": Skip({"[": "call"}, FAIL),
+        "call": JsonCall("more"),
+        "more": Skip({",": "call", "]": "end"}, CONTENT),
+        "end": Skip({end: CONTENT} if end else {}, CONTENT),
+    }
+    return ToolFormat(name, states, form or _object_in_list(begins[0], end))
+
+
+GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
+PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
+NEMOTRON = _json_list("nemotron_json", "<TOOLCALL>", end="</TOOLCALL>")  # Nemotron Nano 2, Llama-Nemotron 1.5
+APRIEL = _json_list("apriel", "<tool_calls>", end="</tool_calls>")
+COHERE = _json_list(  # Command R7B and A
+    "cohere",
+    "<|START_ACTION|>",
+    end="<|END_ACTION|>",
+    form=CallForm(
+        '{"tool_call_id": "0", "tool_name": {json}, "parameters": ',
+        "}",
+        "<|START_ACTION|>[",
+        ",\n    ",
+        "<|START_ACTION|>[\n    ",
+        "\n]<|END_ACTION|>",
+    ),
+)
+
+PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE
+    "pythonic",
+    {
+        "start": Skip({"<|python_start|>": "list"}, CONTENT, begins={"[": "list"}, keeps_space=True),
+        CONTENT: Text("content", {"<|python_start|>": "list"}),
+        "list": Skip({"[": "calls"}, FAIL),
+        "calls": PythonCalls("end", "]"),
+        "end": Skip({"<|python_end|>": CONTENT}, CONTENT),
+    },
+    CallForm(
+        *("{name}(", ")", "[", ", ", "[", "]"), parameter_begin="{key}=", parameter_separator=", ", is_whole_output=True
+    ),
+    start="start",
+)
+
+OLMO3 = ToolFormat(
+    "olmo3",
+    {
+        CONTENT: Text("content", {"<function_calls>": "calls"}),
+        "calls": PythonCalls(CONTENT, "</function_calls>"),
+    },
+    CallForm(
+        *("{name}(", ")", "<function_calls>", "\n", "<function_calls>", "</function_calls>"),
+        parameter_begin="{key}=",
+        parameter_separator=", ",
+    ),
+)
+
+LFM2 = ToolFormat(
+    "lfm2",
+    {
+        CONTENT: Text("content", {"<|tool_call_start|>": "list"}),
+        "list": Skip({"[": "calls"}, FAIL),
+        "calls": PythonCalls("end", "]"),
+        "end": Skip({"<|tool_call_end|>": CONTENT}, CONTENT),
+    },
+    CallForm(
+        *("{name}(", ")", "<|tool_call_start|>[", ", ", "<|tool_call_start|>[", "]<|tool_call_end|>"),
+        parameter_begin="{key}=",
+        parameter_separator=", ",
+    ),
+)
