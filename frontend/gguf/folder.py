@@ -24,7 +24,7 @@ from .fields.config_fields import config_fields
 from .model import GgufModel
 from .tokenizer_files import text_files
 
-CONVERSION = 5  # raised whenever the files of a folder change
+CONVERSION = 6  # raised whenever the files of a folder change
 WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 

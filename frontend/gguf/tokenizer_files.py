@@ -19,7 +19,7 @@ SAMPLING = {  # in general.sampling: in generation_config.json
     "penalty_repeat": "repetition_penalty",
 }
 ADDED = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
-NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other special tokens remove the spaces after them
+NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other added tokens remove the spaces after them
 
 
 def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _added_tokens(vocabulary: Vocabulary, *, merges_spaces: bool, strips: bool) 
             "content": token,
             "single_word": False,
             "lstrip": False,
-            "rstrip": strips and merges_spaces and kind == Kind.CONTROL and token not in NOT_STRIPPING,
+            "rstrip": strips and merges_spaces and kind != Kind.UNKNOWN and token not in NOT_STRIPPING,
             "normalized": False,
             "special": kind != Kind.USER_DEFINED,
         }

@@ -32,14 +32,14 @@ from .formats import (
     ReasoningFormat,
     ToolFormat,
 )
-from .list_formats import APRIEL, COHERE, GRANITE, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
+from .list_formats import COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
 
 AUTO, NONE = "auto", "none"
 Named = TypeVar("Named")
 
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
-    *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, APRIEL, COHERE, HARMONY),
+    *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
     *(GEMMA4, FUNCTION_GEMMA),
 )
 ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),)
@@ -65,7 +65,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     ("functools", PHI4_MINI),
     (r"<\|tool_call\|>", GRANITE),
     ("<TOOLCALL>", NEMOTRON),
-    (r"<tool_calls>\[", APRIEL),
+    (r"<tool_calls>\[", JAMBA),
     (r"<\|START_ACTION\|>", COHERE),
     (r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[", LFM2),
     ("<mm:think>", None),  # MiniMax-M3: its <tool_call> contains XML
@@ -84,6 +84,7 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
 # vLLM's names for these formats.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
     "glm47": GLM45,
+    "hunyuan_a13b": JAMBA,
     "llama4_json": LLAMA3_JSON,
     "llama4_pythonic": PYTHONIC,
     "qwen3_xml": QWEN3_CODER,

@@ -27,7 +27,7 @@ def _json_list(name: str, *begins: str, end: str = "", form: CallForm | None = N
 GRANITE = _json_list("granite", "<|tool_call|>", "<tool_call>")  # Granite 3
 PHI4_MINI = _json_list("phi4_mini_json", "functools", "<|tool_call|>", end="<|/tool_call|>")
 NEMOTRON = _json_list("nemotron_json", "<TOOLCALL>", end="</TOOLCALL>")  # Nemotron Nano 2, Llama-Nemotron 1.5
-APRIEL = _json_list("apriel", "<tool_calls>", end="</tool_calls>")
+JAMBA = _json_list("jamba", "<tool_calls>", end="</tool_calls>")  # Jamba 1.5 to 1.7, HunYuan A13B, Apriel
 COHERE = _json_list(  # Command R7B and A
     "cohere",
     "<|START_ACTION|>",

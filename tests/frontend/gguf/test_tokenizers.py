@@ -186,9 +186,11 @@ def test_gemmas_tokens_of_spaces_are_merged_though_the_file_has_them_with_spaces
 def test_phi_3_removes_spaces_after_its_special_tokens(tmp_path):
     keys = sentence_piece_keys()
     keys["tokenizer.ggml.tokens"][-1], keys["tokenizer.ggml.token_type"][-1] = "<|end|>", 3
+    keys["tokenizer.ggml.token_type"][2] = 4
     found = loaded(keys, tmp_path, "phi3")
     assert found.encode("<|end|>  the") == found.encode("<|end|>the")
     assert found.encode("<s>  the") != found.encode("<s>the")
+    assert found.encode("</s>  the") == found.encode("</s>the"), "a user-defined token of its files"
     assert end_tokens(tmp_path) == [2, len(keys["tokenizer.ggml.tokens"]) - 1]  # <|end|> ends answers too
 
 

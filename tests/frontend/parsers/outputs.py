@@ -139,7 +139,7 @@ def nemotron_json(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<TOOLCALL>[{', '.join(_object(call, rng) for call in calls)}]</TOOLCALL>"
 
 
-def apriel(calls: Sequence[Call], rng: random.Random) -> str:
+def jamba(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<tool_calls>[{', '.join(_object(call, rng) for call in calls)}]</tool_calls>"
 
 
@@ -246,7 +246,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
     writer.__name__: writer
     for writer in (
         *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, minimax_m2),
-        *(deepseek, kimi_k2, seed_oss, lfm2, nemotron_json, apriel, cohere),
+        *(deepseek, kimi_k2, seed_oss, lfm2, nemotron_json, jamba, cohere),
         *(granite, phi4_mini_json, openai, gemma4, functiongemma),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}

@@ -59,7 +59,7 @@ def test_formats_of_published_templates_are_found():
         ("List of tools: [ {{ '<|tool_call_start|>[' }}", ("lfm2", None)),
         ("List of tools: <|tool_list_start|>[", ("lfm2", None)),
         ("<TOOLCALL>[ </TOOLCALL> </think>", ("nemotron_json", "think")),
-        ("as JSON within <tool_call></tool_call> {{ '<tool_calls>[' }} [BEGIN FINAL RESPONSE]", ("apriel", "apriel")),
+        ("as JSON within <tool_call></tool_call> {{ '<tool_calls>[' }} [BEGIN FINAL RESPONSE]", ("jamba", "apriel")),
         ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>", ("cohere", "cohere")),
         ("{% set begin = mark ~ '<tool_call>' %}<mm:think>", (None, None)),
         ("{{ messages }}", (None, None)),
@@ -79,6 +79,7 @@ def test_names_take_precedence_over_patterns():
     hermes = "<tool_call> <think></think>"
     assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
     assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")
+    assert names(hermes, tools="hunyuan_a13b", reasoning="seed_oss") == ("jamba", "seed_oss")
     assert names(hermes, tools="openai") == ("openai", None), "this format includes reasoning"
     assert names(hermes, reasoning="openai_gptoss") == ("openai", None)
 
