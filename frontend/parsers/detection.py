@@ -14,6 +14,7 @@ from .formats import (
     FUNCTION_GEMMA,
     FUNCTION_TAG,
     GEMMA4,
+    GIGACHAT3,
     GLM45,
     HARMONY,
     HERMES,
@@ -40,7 +41,7 @@ Named = TypeVar("Named")
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
-    *(GEMMA4, FUNCTION_GEMMA),
+    *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3),
 )
 ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),)
 
@@ -64,6 +65,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|python_start\|>|func_name1\(params_name1=", PYTHONIC),
     ("functools", PHI4_MINI),
     (r"<\|tool_call\|>", GRANITE),
+    (r"<\|function_call\|>", GIGACHAT3),
     ("<TOOLCALL>", NEMOTRON),
     (r"<tool_calls>\[", JAMBA),
     (r"<\|START_ACTION\|>", COHERE),

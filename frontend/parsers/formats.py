@@ -54,6 +54,16 @@ HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
     CallForm('<tool_call>\n{"name": {json}, "arguments": ', "}\n</tool_call>", "<tool_call>", "\n"),
 )
 
+GIGACHAT3 = ToolFormat(  # GigaChat 3.1; 3.0 writes calls as messages of a role of their own
+    "gigachat3",
+    {
+        CONTENT: Text("content", {"<|function_call|>": "call"}),
+        "call": JsonCall("end"),
+        "end": Skip({"<|function_call|>": "call"}, CONTENT),
+    },
+    CallForm('<|function_call|>{"name": {json}, "arguments": ', "}", "<|function_call|>"),
+)
+
 LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
     "llama3_json",
     {

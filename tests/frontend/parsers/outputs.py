@@ -135,6 +135,10 @@ def lfm2(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<|tool_call_start|>[{', '.join(map(written, calls))}]<|tool_call_end|>"
 
 
+def gigachat3(calls: Sequence[Call], rng: random.Random) -> str:
+    return "".join(f"<|function_call|>{_object(call, rng)}" for call in calls)
+
+
 def nemotron_json(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<TOOLCALL>[{', '.join(_object(call, rng) for call in calls)}]</TOOLCALL>"
 
@@ -246,7 +250,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Call], random.Random], str]] = {
     writer.__name__: writer
     for writer in (
         *(hermes, llama3_json, mistral, pythonic, olmo3, qwen3_coder, function_tag, glm45, minimax_m2),
-        *(deepseek, kimi_k2, seed_oss, lfm2, nemotron_json, jamba, cohere),
+        *(deepseek, kimi_k2, seed_oss, lfm2, gigachat3, nemotron_json, jamba, cohere),
         *(granite, phi4_mini_json, openai, gemma4, functiongemma),
     )
 } | {"mistral_v3": mistral, "deepseek_v3": deepseek, "deepseek_v31": deepseek}

@@ -58,6 +58,7 @@ def test_formats_of_published_templates_are_found():
         ("{% set a = '<seed:tool_call>' %}<function=f><parameter=p>v</seed:think>", ("seed_oss", "seed_oss")),
         ("List of tools: [ {{ '<|tool_call_start|>[' }}", ("lfm2", None)),
         ("List of tools: <|tool_list_start|>[", ("lfm2", None)),
+        ("function_call='<|function_call|>'", ("gigachat3", None)),
         ("<TOOLCALL>[ </TOOLCALL> </think>", ("nemotron_json", "think")),
         ("as JSON within <tool_call></tool_call> {{ '<tool_calls>[' }} [BEGIN FINAL RESPONSE]", ("jamba", "apriel")),
         ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>", ("cohere", "cohere")),
