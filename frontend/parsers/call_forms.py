@@ -92,23 +92,27 @@ def written_call(form: CallForm, name: str) -> str:
     return f"{form.before}{_begin(form, name)}{number}{arguments}{form.end}{form.after}"
 
 
-def arguments_schema(tool: CallableTool) -> dict[str, Any]:
+def arguments_object(tool: CallableTool) -> Form:
+    """The node for the arguments as one JSON object, which has no other arguments than those that are declared."""
+    return {"type": "json_schema", "json_schema": _schema(tool), "lenient": not tool.strict, "closes": True}
+
+
+def _schema(tool: CallableTool) -> dict[str, Any]:
     return {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
 
 
 def _arguments(form: CallForm, tool: CallableTool) -> Form:
-    schema = arguments_schema(tool)
     if form.parameter_begin:
         return {
             "type": "parameters",
-            "schema": schema,
+            "schema": _schema(tool),
             "begin": form.parameter_begin,
             "end": form.parameter_end,
             "separator": form.parameter_separator,
             "plain_text": form.plain_text,
             "lenient": not tool.strict,
         }
-    arguments = {"type": "json_schema", "json_schema": schema, "lenient": not tool.strict}
+    arguments = arguments_object(tool)
     if not form.behind_number:
         return arguments
     number = {"type": "regex", "pattern": "[0-9]{1,3}"}

@@ -12,7 +12,7 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-from .call_forms import CallableTool, arguments_schema
+from .call_forms import CallableTool, arguments_object
 
 _Node = dict[str, Any]
 ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
@@ -27,13 +27,7 @@ def final_form(params: StructuredOutputsParams) -> StructuredOutputsParams:
 
 def channel_calls(tools: Sequence[CallableTool], mode: Literal["auto", "required"]) -> StructuredOutputsParams:
     """One call of `tools`; with `auto`, either a call or a final message of any text."""
-    calls = [
-        _tag(
-            _CALL.replace("{name}", tool.name),
-            {"type": "json_schema", "json_schema": arguments_schema(tool), "lenient": not tool.strict},
-        )
-        for tool in tools
-    ]
+    calls = [_tag(_CALL.replace("{name}", tool.name), arguments_object(tool)) for tool in tools]
     return _form(calls if mode == "required" else [_tag(_FINAL, {"type": "any_text"}), *calls])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from paged_serve.protocol.errors import InvalidRequest
 
 from .helper_messages import AddedTokens
+from .json_schema.closed import closed
 from .json_schema.rewriting import Rewriting, Unsupported
 
 MAX_RULES = 2000
@@ -45,9 +46,11 @@ class GrammarBuilder:
             end = match.end()
         return " ".join(filter(None, [*parts, _quoted(text[end:])]))
 
-    def json_schema(self, schema: Any, *, lenient: bool = False, fallback: str = '{"type": "object"}') -> str:
+    def json_schema(
+        self, schema: Any, *, lenient: bool = False, closes: bool = False, fallback: str = '{"type": "object"}'
+    ) -> str:
         """A JSON value of the schema. `lenient`: a schema that cannot be enforced is replaced by `fallback`, with a
-        warning."""
+        warning. `closes`: objects have only the properties that it names."""
         if not isinstance(schema, dict | bool):
             raise InvalidRequest(f"structural_tag: a schema is {schema!r:.100}; it must be an object")
         rewriting = Rewriting(schema)
@@ -62,6 +65,8 @@ class GrammarBuilder:
         if isinstance(rewritten, bool):
             rewritten = {} if rewritten else {"enum": []}
         rewritten.pop("x-guidance", None)
+        if closes:
+            rewritten = closed(rewritten)
         return self.rule("%json " + json.dumps(rewritten, ensure_ascii=False))
 
     def text_before(self, text: str) -> str:

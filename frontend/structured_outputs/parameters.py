@@ -62,7 +62,7 @@ class Parameters:
             return builder.rule(f"{begin} ({' | '.join(map(builder.literal, texts))}) {builder.literal(end)}")
         if isinstance(schema, dict):
             schema = schema | self._definitions
-        value = builder.json_schema(schema, lenient=self._lenient, fallback="{}")
+        value = builder.json_schema(schema, lenient=self._lenient, closes=True, fallback="{}")
         return builder.rule(f"{begin} {value} {builder.literal(end)}")
 
     def _not_enforced(self, where: str, why: str) -> None:

@@ -62,7 +62,8 @@ class _StructuralTag(GrammarBuilder):
             case "const_string":
                 return f"{self.literal(node['value'])} {self.literal(until)}"
             case "json_schema":
-                schema = self.json_schema(node["json_schema"], lenient=node.get("lenient") is True)
+                lenient, closes = node.get("lenient") is True, node.get("closes") is True
+                schema = self.json_schema(node["json_schema"], lenient=lenient, closes=closes)
                 return f"{schema} {self.literal(until)}"
             case "parameters":
                 return f"{Parameters(self, node).rule()} {self.literal(until)}"
