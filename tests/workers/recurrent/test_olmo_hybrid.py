@@ -13,6 +13,7 @@ from ..paged_loop import PagedLoop
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 CONVOLUTIONS = [f"linear_attn.{part}_conv1d.weight" for part in "qkv"]
+OF_TRAINING = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"}
 SIZES = [48, 48, 96]  # of queries, keys and values, whose filters transformers saves as three equal parts
 
 
@@ -23,7 +24,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def as_published(tensors):
+def as_converted(tensors):
     """With filters by their channels, and norms of attention layers under the names that OLMo 2 has."""
     tensors = dict(tensors)
     for layer in range(4):
@@ -38,15 +39,24 @@ def as_published(tensors):
     return tensors
 
 
+def as_published(tensors):
+    """As converted, with the norms of recurrent layers under the names that most families have."""
+    found = as_converted(tensors)
+    for old, new in OF_TRAINING.items():
+        found = {name.replace(old, new): each for name, each in found.items()}
+    return found
+
+
 def logits(folder):
     loop = PagedLoop(ours(folder))
     return loop.prefill(loop.row(random_tokens(20)))
 
 
-def test_files_as_published_and_as_transformers_saves_them_are_the_same_model(folder, tmp_path):
+@pytest.mark.parametrize("form", [as_published, as_converted])
+def test_files_as_published_and_as_transformers_saves_them_are_the_same_model(form, folder, tmp_path):
     write_checkpoint("olmo-hybrid", tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
-    published = as_published(saved)
+    published = form(saved)
     assert {name: each.shape for name, each in published.items()} != {name: each.shape for name, each in saved.items()}
     save_file(published, tmp_path / "model.safetensors")
     assert torch.equal(logits(tmp_path), logits(folder))
@@ -67,6 +77,24 @@ def test_sizes_that_are_left_out_follow_from_those_of_attention(folder, tmp_path
     bare = {name: value for name, value in fields.items() if not name.startswith("linear_")}
     (tmp_path / "config.json").write_text(json.dumps(bare))
     assert read_geometry(tmp_path)[1].recurrent == read_geometry(folder)[1].recurrent
+
+
+@pytest.mark.parametrize(
+    ("rope", "kind"),
+    [
+        ({"rope_parameters": None}, "none"),
+        ({"rope_parameters": {"rope_theta": None, "rope_type": None}}, "none"),
+        ({"rope_theta": None}, "none"),
+        ({"rope_theta": 500000.0}, "default"),
+        ({"rope_parameters": {"rope_theta": 500000.0}}, "default"),
+    ],
+    ids=str,
+)
+def test_heads_are_rotated_if_there_is_a_theta_in_either_format(rope, kind, folder, tmp_path):
+    fields = json.loads((folder / "config.json").read_text())
+    fields = {name: value for name, value in fields.items() if name != "rope_parameters"}
+    (tmp_path / "config.json").write_text(json.dumps(fields | rope))
+    assert {each.kind for each in read_geometry(tmp_path)[1].ropes} == {kind}
 
 
 @pytest.mark.parametrize(

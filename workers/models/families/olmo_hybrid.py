@@ -18,7 +18,7 @@ DELTA = f"{LAYER}linear_attn."
 NORM_EPS = 1e-5  # of gated delta nets, whatever rms_norm_eps is
 NAMES = replace(
     OLMO2.weight_names,
-    recurrent_norms=NormNames(f"{LAYER}attention_layer_norm.weight", f"{LAYER}feedforward_layer_norm.weight"),
+    recurrent_norms=NormNames(f"{LAYER}input_layernorm.weight", f"{LAYER}post_attention_layernorm.weight"),
     gated_delta=GatedDeltaNames(
         query=f"{DELTA}q_proj",
         key=f"{DELTA}k_proj",
@@ -34,7 +34,11 @@ NAMES = replace(
     ),
 )
 
-AS_SAVED = replace(NAMES, attention_out_norm=f"{LAYER}feedforward_layer_norm.weight")  # by transformers
+RENAMED = replace(  # by the converter of the training framework
+    NAMES,
+    recurrent_norms=NormNames(f"{LAYER}attention_layer_norm.weight", f"{LAYER}feedforward_layer_norm.weight"),
+)
+AS_SAVED = replace(RENAMED, attention_out_norm=f"{LAYER}feedforward_layer_norm.weight")  # by transformers
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -59,8 +63,8 @@ def _linear_sizes(fields: dict[str, Any]) -> dict[str, Any]:
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
     """Without a theta heads are not rotated."""
-    has_theta = (config.rope_parameters or {}).get("rope_theta") is not None
-    return rope_everywhere(config) if has_theta else no_ropes(config)
+    thetas = (config.rope_parameters or {}).get("rope_theta"), config.rope_theta
+    return no_ropes(config) if thetas == (None, None) else rope_everywhere(config)
 
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
@@ -72,7 +76,7 @@ OLMO_HYBRID = replace(
     OLMO2,
     name="olmo_hybrid",
     architectures=("OlmoHybridForCausalLM",),
-    weight_names=replace(NAMES, others=(AS_SAVED,)),
+    weight_names=replace(NAMES, others=(RENAMED, AS_SAVED)),
     biases=biases_of_attention,
     ropes=ropes,
     layer_types=(FULL, LINEAR),

@@ -151,8 +151,9 @@ class WeightNames:
         return max(formats, key=lambda each: each._count_in(stored))
 
     def _count_in(self, stored: Collection[str]) -> int:
-        names = (name.removesuffix(".weight") for name in asdict(self).values() if isinstance(name, str))
-        return sum(name in stored for name in names)
+        fields = asdict(self)
+        names = [*fields.values(), *(fields["recurrent_norms"] or {}).values()]
+        return sum(name.removesuffix(".weight") in stored for name in names if isinstance(name, str))
 
     def _with_prefix_of(self, tensors: Collection[str]) -> "WeightNames":
         """In a checkpoint saved without a head, names lack the common prefix.
