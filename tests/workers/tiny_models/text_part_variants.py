@@ -83,6 +83,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         IMAGES | {"num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16, "pooling_kernel_size": 1},
     ),
+    "Gemma4Unified": (
+        {"head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "num_global_key_value_heads": 1},
+        {"mm_embed_dim": 64, "mm_posemb_size": 8, "output_proj_dims": 64},
+    ),
     "Mistral3": ({"model_type": "mistral", "head_dim": 16}, IMAGES | {"model_type": "pixtral", "head_dim": 8}),
     "Llama4": ({"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}, IMAGES),
     "Qwen2VL": (rotated(2, 3, 3), PATCHES | {"hidden_size": 64}),

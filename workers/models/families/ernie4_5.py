@@ -19,4 +19,10 @@ DEFAULTS = {
     "rope_theta": 500000.0,
     "tie_word_embeddings": True,
 }
-ERNIE4_5 = Family("ernie4_5", ("Ernie4_5ForCausalLM",), biases=biases, interleaved=True, config=config)
+ERNIE4_5 = Family(
+    "ernie4_5",
+    ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
+    biases=biases,
+    interleaved=True,
+    config=config,
+)

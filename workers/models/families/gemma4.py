@@ -46,7 +46,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields in common names. As in transformers, the last layer has full attention whatever `layer_types` says."""
     need("Gemma 4", fields, attention_bias=False, attn_logit_softcapping=None, use_bidirectional_attention="vision")
     defaults = {"sliding_window": 512, "head_dim": 256, "rope_parameters": ROPES, "sliding_window_pattern": PATTERN}
-    found = renamed(fields, {"top_k_experts": "num_experts_per_tok"}, **defaults)
+    names = {"top_k_experts": "num_experts_per_tok", "expert_intermediate_size": "moe_intermediate_size"}
+    found = renamed(fields, names, **defaults)
     found["use_bidirectional_attention"] = False  # text is causal in models where only images are not
     if isinstance(kinds := found.get("layer_types"), list) and kinds:
         found["layer_types"] = [*kinds[:-1], FULL]

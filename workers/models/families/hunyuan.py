@@ -30,6 +30,8 @@ NAMES = WeightNames(
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("HunYuan", fields, use_qk_norm=True, use_cla=False, use_mla=False, mlp_bias=False)
     found = renamed(fields, {}, rms_norm_eps=1e-5, max_position_embeddings=2048)
+    if found.get("head_dim") is None and found.get("attention_head_dim") is not None:
+        found["head_dim"] = found["attention_head_dim"]
     ropes = [name for name in ("rope_scaling", "rope_parameters") if isinstance(found.get(name), dict)]
     return found | {name: _with_stretched_base(found, found[name]) for name in ropes}
 

@@ -1,5 +1,6 @@
 """MiniMax-M2: experts chosen by corrected sigmoids, norms of whole queries and keys, and partial rotation."""
 
+from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.experts import Experts
@@ -7,6 +8,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
 from .family import Family, need, partial_rope_everywhere, renamed
+from .glm4_moe import without_later_layers
 
 LAYER = "model.layers.{}.block_sparse_moe."
 NAMES = ExpertNames(
@@ -25,7 +27,12 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     kinds = fields.get("attn_type_list")
     need("MiniMax-M2", fields, attn_type_list=[1] * len(kinds) if isinstance(kinds, list) else None)  # 1: softmax
     sizes = {"num_experts": 256, "num_experts_per_tok": 8, "head_dim": 128, "num_key_value_heads": 8}
-    return renamed(fields, {"num_local_experts": "num_experts"}, rope_theta=5e6, **sizes)
+    names = {"num_local_experts": "num_experts", "num_mtp_modules": "num_nextn_predict_layers"}
+    return renamed(fields, names, rope_theta=5e6, **sizes)
+
+
+def adapted(family: Family, config: HFConfig) -> Family:
+    return replace(family, weight_names=without_later_layers(family.weight_names, config))
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
@@ -40,5 +47,6 @@ MINIMAX_M2 = Family(
     whole_qk_norm=True,
     ropes=partial_rope_everywhere,
     config=config,
+    adapted=adapted,
     experts=experts,
 )
