@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
@@ -21,7 +22,7 @@ from ..checkpoint.hf_config import (
 from ..pooling.spec import max_seq_length
 from .catalogue import FAMILIES
 from .end_tokens import eos_token_ids
-from .families.family import Family
+from .families.family import SLIDING, Family, full_attention
 
 
 def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
@@ -92,7 +93,7 @@ def geometry_of(
     tokenizer: str = "",
 ) -> tuple[Family, Geometry]:
     """The family, adapted to the config.json in `folder`, and the geometry; as `read_geometry`."""
-    config = read_hf_config(folder, family.config)
+    config = read_hf_config(folder, lambda fields: family.config(_checked_masks(fields, family)))
     family = family.adapted(family, config)
     has_learned_positions = bool(family.weight_names.positions)
     latent = family.latent(config)
@@ -161,6 +162,22 @@ def geometry_of(
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
     return family, family.refined(config, geometry)
+
+
+def _checked_masks(fields: dict[str, Any], family: Family) -> dict[str, Any]:
+    """The fields. Raises ConfigError for a mask of attention that other engines read there, but the family has not."""
+    if not family.is_bidirectional and fields.get("is_causal") is False:
+        raise ConfigError(
+            f"config.json: is_causal=False is not supported for {family.name}, whose tokens attend only to earlier "
+            "ones; serve a model that was trained so, or remove the field"
+        )
+    kinds, window = fields.get("layer_types"), fields.get("sliding_window")
+    if isinstance(kinds, list) and SLIDING in kinds and window and family.sliding_windows is full_attention:
+        raise ConfigError(
+            f"config.json: layer_types has {SLIDING!r} with sliding_window={window}, but the layers of {family.name} "
+            "have no windows; remove sliding_window if the model was trained without it"
+        )
+    return fields
 
 
 def _checked(experts: tuple[Experts | None, ...]) -> tuple[Experts | None, ...]:

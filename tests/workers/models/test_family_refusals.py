@@ -1,10 +1,12 @@
 """Fields of config.json with which a model would compute something else are refused by name."""
 
+import json
+
 import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.catalogue import FAMILIES
-from paged_serve.workers.models.registry import family_of
+from paged_serve.workers.models.registry import family_of, read_geometry
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,16 @@ from paged_serve.workers.models.registry import family_of
         ),
         ("Dots1ForCausalLM", {"scoring_func": "softmax"}, "scoring_func=softmax is not supported for dots.llm1"),
         ("ExaoneMoeForCausalLM", {"mlp_layer_types": ["moe"]}, "must be a list of dense and sparse"),
+        ("ExaoneMoeForCausalLM", {"swiglu_limits": [7.0]}, "swiglu_limits=.* is not supported for K-EXAONE"),
+        ("ExaoneMoEForCausalLM", {"sliding_windows": [128]}, "sliding_windows=.* is not supported for K-EXAONE"),
+        ("ExaoneMoEForCausalLM", {"is_moe_layer": [1]}, "is_moe_layer=.* must be a list of true and false"),
+        ("Qwen3NextForCausalLM", {"output_gate_type": "sigmoid"}, "output_gate_type=sigmoid is not supported"),
+        ("Qwen3_5ForCausalLM", {"layer_scale": True}, "layer_scale=True is not supported for Qwen3.5"),
+        ("GraniteForCausalLM", {"layer_rope_theta": [1e4, 0]}, "layer_rope_theta=.* is not supported for Granite"),
+        ("GraniteMoeForCausalLM", {"attention_sinks": True}, "attention_sinks=True is not supported for Granite"),
+        ("DeepseekV3ForCausalLM", {"index_topk": 2048}, "index_topk=2048 is not supported for DeepSeek-V3"),
+        ("MiniCPMForCausalLM", {"mixer_types": ["lightning"]}, "mixer_types=.* is not supported for MiniCPM"),
+        ("NemotronHForCausalLM", {"block_configs": [{}]}, "block_configs=.* is not supported for Nemotron-H"),
         ("SolarOpenForCausalLM", {"use_qk_norm": True}, "use_qk_norm=True is not supported for Solar Open"),
         ("AfmoeForCausalLM", {"num_expert_groups": 2}, "num_expert_groups=2 is not supported for AFMoE"),
         ("AfmoeForCausalLM", {"score_func": "softmax"}, "score_func=softmax is not supported for AFMoE"),
@@ -35,3 +47,32 @@ def test_a_field_that_would_change_results_is_refused_by_name(architecture, fiel
     family, _ = family_of([architecture], FAMILIES)
     with pytest.raises(ConfigError, match=message):
         family.config(fields)
+
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 199,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"is_causal": False}, "is_causal=False is not supported for llama"),
+        (
+            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
+            "layer_types has 'sliding_attention' with sliding_window=128, but the layers of llama have no windows",
+        ),
+    ],
+)
+def test_a_mask_that_the_family_does_not_have_is_refused_by_name(fields, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    read_geometry(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | fields))
+    with pytest.raises(ConfigError, match=message):
+        read_geometry(tmp_path)

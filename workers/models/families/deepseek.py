@@ -23,7 +23,7 @@ COUNTS = {"n_routed_experts": "num_experts"}
 
 def config_v2(fields: dict[str, Any]) -> dict[str, Any]:
     need("DeepSeek-V2", fields, attention_bias=False, mlp_bias=False, norm_topk_prob=False, moe_layer_freq=1)
-    need("DeepSeek-V2", fields, scoring_func="softmax")
+    need("DeepSeek-V2", fields, scoring_func="softmax", index_topk=None, llama_4_scaling=None)
     if (method := fields.get("topk_method", "greedy")) not in ("greedy", "group_limited_greedy"):
         raise ConfigError(
             f"config.json: topk_method={method!r} is not supported for DeepSeek-V2; greedy and group_limited_greedy are"
@@ -35,6 +35,7 @@ def config_v2(fields: dict[str, Any]) -> dict[str, Any]:
 
 def config_v3(fields: dict[str, Any]) -> dict[str, Any]:
     need("DeepSeek-V3", fields, attention_bias=False, moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc")
+    need("DeepSeek-V3", fields, index_topk=None, llama_4_scaling=None)  # of V3.2 and of Mistral Large 3
     counts = {"num_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 8, "topk_group": 4}
     more = {"moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5}
     return sized(renamed(fields, COUNTS, norm_topk_prob=True, **counts, **more), fields, *LATENT)

@@ -1,11 +1,18 @@
 """Granite 3: as Llama, with scaling factors for embeddings, residuals, scores and logits."""
 
+from typing import Any
+
 import torch
 
 from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from .family import Family
+from .family import Family, need
 from .llama import biases
+
+
+def config(fields: dict[str, Any]) -> dict[str, Any]:
+    need("Granite", fields, layer_rope_theta=None, attention_sinks=False)
+    return fields
 
 
 def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
@@ -13,4 +20,4 @@ def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
     return Multipliers(*own, config.attention_multiplier or 1.0)
 
 
-GRANITE = Family("granite", ("GraniteForCausalLM",), biases=biases, multipliers=multipliers)
+GRANITE = Family("granite", ("GraniteForCausalLM",), biases=biases, multipliers=multipliers, config=config)

@@ -6,9 +6,9 @@ from typing import Any
 from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
+from . import granite
 from .expert_layers import in_all_layers
 from .family import renamed
-from .granite import GRANITE
 
 LAYER = "model.layers.{}.block_sparse_moe."
 NAMES = ExpertNames(
@@ -19,7 +19,7 @@ NAMES = ExpertNames(
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    return renamed(fields, {"num_local_experts": "num_experts"}, num_experts=8, num_experts_per_tok=2)
+    return renamed(granite.config(fields), {"num_local_experts": "num_experts"}, num_experts=8, num_experts_per_tok=2)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
@@ -28,7 +28,7 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
 
 
 GRANITE_MOE = replace(
-    GRANITE,
+    granite.GRANITE,
     name="granitemoe",
     architectures=("GraniteMoeForCausalLM",),
     weight_names=WeightNames(experts=NAMES),

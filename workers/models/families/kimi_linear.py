@@ -77,11 +77,15 @@ class LinearAttention(msgspec.Struct, frozen=True):
     head_dim: int = 128
     num_heads: int = 32
     short_conv_kernel_size: int = 4
+    gate_lower_bound: float | None = None
+    use_full_rank_gate: bool = False
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Kimi Linear", fields, hidden_act="silu", attention_bias=False, moe_router_activation_func="sigmoid")
-    need("Kimi Linear", fields, moe_layer_freq=1, mla_use_nope=True)
+    need("Kimi Linear", fields, moe_layer_freq=1, mla_use_nope=True, topk_method="noaux_tc")
+    need("Kimi Linear", fields, mla_use_output_gate=False, attn_res_block_size=None)  # these and the next: of Kimi K3
+    need("Kimi Linear", fields, routed_expert_hidden_size=None, latent_moe_use_norm=False)
     found = renamed(fields, COUNTS, **DEFAULTS) | dense_layers(fields)
     return sized(found, fields, None, 512, 128, 64, 128) | _linear_fields(fields)
 
@@ -92,6 +96,7 @@ def _linear_fields(fields: dict[str, Any]) -> dict[str, Any]:
         linear = msgspec.convert(fields.get("linear_attn_config") or {}, LinearAttention)
     except msgspec.ValidationError as error:
         raise ConfigError(f"config.json: linear_attn_config cannot be used: {error}") from error
+    need("Kimi Linear", msgspec.structs.asdict(linear), gate_lower_bound=None, use_full_rank_gate=False)
     heads, size = fields.get("linear_num_heads", linear.num_heads), fields.get("linear_head_dim", linear.head_dim)
     return {
         "linear_num_key_heads": heads,

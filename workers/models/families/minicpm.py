@@ -11,7 +11,7 @@ from .family import Family, need, positive
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("MiniCPM", fields, sparse_config=None, attention_bias=False, num_experts=0)
+    need("MiniCPM", fields, sparse_config=None, attention_bias=False, num_experts=0, mixer_types=None)
     found = {"tie_word_embeddings": True, "scale_emb": 1, "scale_depth": 1, "dim_model_base": 1} | fields
     return found | {
         "embedding_multiplier": positive(found, "scale_emb"),

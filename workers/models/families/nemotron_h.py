@@ -73,7 +73,7 @@ DEFAULTS = {
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Nemotron-H", fields, mamba_hidden_act="silu", attention_bias=False, mlp_bias=False, n_shared_experts=1)
-    need("Nemotron-H", fields, residual_in_fp32=False)
+    need("Nemotron-H", fields, residual_in_fp32=False, block_configs=None)
     for name in ("moe_latent_size", "sliding_window"):
         if (value := fields.get(name)) is not None:
             raise ConfigError(f"config.json: {name}={value!r} is not supported for Nemotron-H; only null is")

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..names.recurrent_names import GATED_DELTA_NAMES
 from .family import need, none_in_any_layer, renamed
-from .qwen3_next import QWEN3_NEXT
+from .qwen3_next import QWEN3_NEXT, check
 
 SHARED = {"partial_rotary_factor": 0.25}
 DEFAULTS = {
@@ -17,7 +17,8 @@ DEFAULTS = {
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Qwen3.5", fields, hidden_act="silu", attention_bias=False, attn_output_gate=True)
+    check(fields, "Qwen3.5")
+    need("Qwen3.5", fields, attn_output_gate=True)
     return renamed(fields, {}, **SHARED)
 
 

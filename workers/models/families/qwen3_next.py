@@ -26,8 +26,15 @@ DEFAULTS = {
 }
 
 
+def check(fields: dict[str, Any], model: str) -> None:
+    """Raises ConfigError for values that no kernel supports."""
+    need(model, fields, hidden_act="silu", attention_bias=False, layer_scale=False)
+    if fields.get("output_gate_type") != "swish":  # another name of it
+        need(model, fields, output_gate_type="silu")
+
+
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Qwen3-Next", fields, hidden_act="silu", attention_bias=False)
+    check(fields, "Qwen3-Next")
     return renamed(fields, {}, **DEFAULTS)
 
 
