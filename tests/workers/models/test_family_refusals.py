@@ -17,6 +17,8 @@ from paged_serve.workers.models.registry import family_of, read_geometry
         ("MiniMaxM2ForCausalLM", {"shared_intermediate_size": 8}, "shared_intermediate_size=8 is not supported"),
         ("MiniMaxM2ForCausalLM", {"layernorm_mlp_beta": 2.0}, "layernorm_mlp_beta=2.0 is not supported"),
         ("Ernie4_5_MoeForCausalLM", {"use_bias": True}, "use_bias=True is not supported for ERNIE 4.5 MoE"),
+        ("Ernie4_5_MoeForCausalLM", {"moe_gate_act": "sigmoid"}, "moe_gate_act=sigmoid is not supported"),
+        ("BambaForCausalLM", {"partial_rotary_factor": 1.0}, "partial_rotary_factor=1.0 is not supported for Bamba"),
         ("Ernie4_5_MoeForCausalLM", {"moe_use_aux_free": False}, "moe_use_aux_free=False is not supported"),
         ("Ernie4_5_MoeForCausalLM", {"moe_layer_end_index": [1, 2]}, "moe_layer_end_index=.* must be numbers"),
         ("HunYuanDenseV1ForCausalLM", {"use_cla": True}, "use_cla=True is not supported for HunYuan"),

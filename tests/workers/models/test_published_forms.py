@@ -70,3 +70,11 @@ def test_experts_of_gemma_4_have_their_size_under_either_name(made):
 def test_heads_of_hunyuan_have_their_size_under_either_name(made):
     expected = read_geometry(made("hunyuan", head_dim=24))[1].head_dim
     assert read_geometry(made("hunyuan", head_dim=None, attention_head_dim=24))[1].head_dim == expected == 24
+
+
+def test_the_rotated_part_of_a_head_may_be_a_number_of_elements(made):
+    folder = made("bamba", attn_rotary_emb=8)
+    assert {rope.rotary_dim for rope in read_geometry(folder)[1].ropes} == {8}
+    with pytest.raises(ConfigError, match="rotary_dim=8 is not supported for this family; only whole heads"):
+        read_geometry(made("falcon-h1", attn_rotary_emb=8))
+    read_geometry(made("falcon-h1", attn_rotary_emb=24))

@@ -20,8 +20,8 @@ NAMES = WeightNames(
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
-    need("Bamba", fields, hidden_act="silu")
-    found = renamed(time_steps(fields), {}, rms_norm_eps=1e-5, num_key_value_heads=8)
+    need("Bamba", fields, hidden_act="silu", partial_rotary_factor=0.5)
+    found = renamed(time_steps(fields), {"attn_rotary_emb": "rotary_dim"}, rms_norm_eps=1e-5, num_key_value_heads=8)
     return found | {"partial_rotary_factor": 0.5, "layer_types": None}
 
 

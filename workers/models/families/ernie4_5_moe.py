@@ -37,6 +37,7 @@ CORRECTION = "model.layers.{}.mlp.moe_statics.e_score_correction_bias"
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("ERNIE 4.5 MoE", fields, use_bias=False, moe_norm_min=1e-12, moe_use_aux_free=True, moe_gate="topk")
+    need("ERNIE 4.5 MoE", fields, moe_gate_act="softmax")
     found = renamed(fields, FIELDS, **DEFAULTS)
     last, layers = found["moe_layer_end_index"], found.get("num_hidden_layers")
     if not (isinstance(last, int) and isinstance(layers, int)):

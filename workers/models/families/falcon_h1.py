@@ -26,7 +26,7 @@ DEFAULTS = {
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("Falcon-H1", fields, hidden_act="silu", attention_bias=False, mlp_bias=False)
     need("Falcon-H1", fields, projectors_bias=False, mamba_proj_bias=False)
-    found = renamed(time_steps(fields), {}, **DEFAULTS)
+    found = renamed(time_steps(fields), {"attn_rotary_emb": "rotary_dim"}, **DEFAULTS)
     if fields.get("mamba_d_ssm", 0) is None:
         found["mamba_d_ssm"] = None
     own = {name: found[name] for name in PartMultipliers.__struct_fields__ if name in found}
