@@ -92,7 +92,7 @@ _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FO
     "qwen3_xml": QWEN3_CODER,
 }
 _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
-    ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "qwen3"), THINK
+    ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "minimax_m2", "qwen3"), THINK
 ) | {each.name: each for each in ALL_REASONING_FORMATS}
 
 

@@ -72,6 +72,7 @@ class OutputParser:
         # The text read since a call may have begun, in pieces, and the length of the tag that began it.
         self._held: list[str] | None = []
         self._tag_len = 0
+        self._name = self._held_in = CONTENT  # of the state, and of that in which the call may have begun
         content = form.states[CONTENT]
         self._openings = content.tags if isinstance(content, Text) and content.may_return else {}
         self._enter(form.start)
@@ -107,27 +108,30 @@ class OutputParser:
         elif isinstance(self._reader, TextReader | SkipReader) and self._reader.tag_at is not None:
             tag = self._text[self._reader.tag_at : self._at]
             if tag in self._openings:
-                self._held, self._tag_len = [tag], len(tag)
+                self._held, self._tag_len, self._held_in = [tag], len(tag), self._name
         return FAIL if final and target is None and self._held is not None else target
 
     def _fail(self) -> None:
-        """Treat the text held back as content, and continue reading after its tag."""
+        """Treat the text held back as content or as reasoning, and continue reading after its tag."""
+        state = self._states[self._held_in]
+        is_reasoning = isinstance(state, Text) and state.kind == "reasoning"
         if self._held is not None:
             held = "".join(self._held)
             self._tokens.start += self._at - len(held)
             self._text, self._at = held + self._text[self._at :], self._tag_len
             self._collector.end_call()
-            self._collector.content(self._text[: self._at])
+            add = self._collector.reasoning if is_reasoning else self._collector.content
+            add(self._text[: self._at])
             self._num_failures += 1
-        self._enter(CONTENT)
+        self._enter(self._held_in if is_reasoning else CONTENT)
 
     def _enter(self, name: str) -> None:
-        state = self._states[name]
+        state, self._name = self._states[name], name
         if isinstance(state, Text):
-            self._held = None
+            self._held, self._held_in = None, CONTENT
             self._collector.end_call()
             if self._num_failures >= MAX_FAILURES:
-                state = Text(state.kind)
+                state = Text(state.kind, state.tags if state.calls else {})
         if (reader := _TAG_READERS.get(type(state))) is not None:
             self._reader = reader(state, self._collector, self._tokens)
         else:

@@ -26,6 +26,7 @@ class OutputReading:
     begins_in_reasoning: bool = False  # the prompt ends within reasoning
     reasoning_begin: str = ""  # the tags of reasoning; "" if there are none, or if the prompt ends the reasoning
     reasoning_end: str = ""
+    reasoning_calls: frozenset[str] = frozenset()  # the tags of calls that end reasoning, too
     custom_tools: frozenset[str] = frozenset()  # the tools that replace custom tools
 
     def parser(self) -> OutputParser:
@@ -59,7 +60,8 @@ class OutputReading:
         """The tokens that are tags, if they are special or if their text of other tokens is not a tag."""
         spellings = tokenizer.special_spellings
         special = frozenset(spellings[tag] for tag in self.tags() if tag in spellings)
-        return special | {token for tag in self.format.tag_tokens if (token := tokenizer.token_id(tag)) is not None}
+        own = self.format.tag_tokens | self.reasoning_calls
+        return special | {token for tag in own if (token := tokenizer.token_id(tag)) is not None}
 
     def tags(self) -> set[str]:
         """The texts that the parser needs in an output, even if they are special tokens."""
@@ -87,7 +89,8 @@ def output_reading(
         begins = continued.lstrip().startswith(reasoning.begin)
         has_ended = end.endswith(reasoning.end) or reasoning.end in continued
         is_open = end.endswith(reasoning.begin) or (begins and not has_ended)
-    form = output_format(tool_format, reasoning, is_open=is_open)
+    calls = _call_tokens(tool_format, tokenizer) if reasoning is not None and not has_ended else frozenset[str]()
+    form = output_format(tool_format, reasoning, is_open=is_open, calls=calls)
     if form is None:
         return None
     form = replace(form, tag_tokens=_tag_tokens(formats, form, tokenizer))
@@ -95,7 +98,14 @@ def output_reading(
     schemas = {name: (schema or {}) if reads_values else {} for name, schema in tools}
     if reasoning is None or has_ended:
         return OutputReading(form, schemas)
-    return OutputReading(form, schemas, is_open, reasoning.begin, reasoning.end)
+    return OutputReading(form, schemas, is_open, reasoning.begin, reasoning.end, calls)
+
+
+def _call_tokens(tools: ToolFormat | None, tokenizer: Tokenizer) -> frozenset[str]:
+    """The tags that begin calls and are single tokens. Some models begin a call without an end of their reasoning."""
+    content = tools.states[CONTENT] if tools else None
+    tags = content.tags if isinstance(content, Text) else {}
+    return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)
 
 
 def _tag_tokens(formats: ModelFormats, form: Format, tokenizer: Tokenizer) -> frozenset[str]:
@@ -119,9 +129,14 @@ def _header_ends(state: State) -> list[str]:
 
 
 def output_format(
-    tools: ToolFormat | None, reasoning: ReasoningFormat | None, *, is_open: bool = False
+    tools: ToolFormat | None,
+    reasoning: ReasoningFormat | None,
+    *,
+    is_open: bool = False,
+    calls: frozenset[str] = frozenset(),
 ) -> Format | None:
-    """One table for reasoning and calls; None if all text is content. `is_open`: the prompt ends in reasoning."""
+    """One table for reasoning and calls; None if all text is content. `is_open`: the prompt ends in reasoning; `calls`:
+    tags of calls that end it, if tokens of their own write them."""
     if tools is None and reasoning is None:
         return None
     states: dict[str, State] = dict(tools.states) if tools else {CONTENT: Text("content")}
@@ -132,10 +147,12 @@ def output_format(
     if reasoning.label:
         begun = "label"
         states[begun] = Skip({reasoning.label: "reasoning"}, "reasoning")
+    content = states[CONTENT]
+    begun_calls = {tag: to for tag, to in content.tags.items() if tag in calls} if isinstance(content, Text) else {}
     states |= {
         "in reasoning": Skip({reasoning.begin: begun}, begun),
         "before reasoning": Skip({reasoning.begin: begun}, start, keeps_space=True),
-        "reasoning": Text("reasoning", {reasoning.end: AFTER_REASONING}),
+        "reasoning": Text("reasoning", {reasoning.end: AFTER_REASONING}, calls=begun_calls),
         AFTER_REASONING: Skip({}, start),
     }
     return Format(states, "in reasoning" if is_open else "before reasoning")

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
@@ -15,10 +15,13 @@ from .pieces import Piece
 
 
 class ReasoningCount:
-    """Counts the reasoning tokens of an output, tags included. Each tag must be a single token."""
+    """Counts the reasoning tokens of an output, tags included. Each tag must be a single token.
 
-    def __init__(self, begin: int, end: int, tokenizer: Tokenizer, *, has_begun: bool):
-        self._end = end
+    `calls`: tokens that end it without being a part of it.
+    """
+
+    def __init__(self, begin: int, end: int, tokenizer: Tokenizer, *, has_begun: bool, calls: frozenset[int]):
+        self._end, self._ends = end, calls | {end}
         self._goes_on: bool | None = True if has_begun else None  # None: the first token behind white space decides
         self._begin = begin
         self._tokenizer = tokenizer
@@ -32,15 +35,17 @@ class ReasoningCount:
         begin, end = tokenizer.token_id(reading.reasoning_begin), tokenizer.token_id(reading.reasoning_end)
         if begin is None or end is None:
             return None
-        return cls(begin, end, tokenizer, has_begun=reading.begins_in_reasoning)
+        calls = frozenset(token for tag in reading.reasoning_calls if (token := tokenizer.token_id(tag)) is not None)
+        return cls(begin, end, tokenizer, has_begun=reading.begins_in_reasoning, calls=calls)
 
     def add(self, tokens: Sequence[int]) -> None:
         if self._goes_on is None:
             tokens = [*dropwhile(self._is_space, tokens)]
             self._goes_on = tokens[0] == self._begin if tokens else None
         if self._goes_on:
-            self._goes_on = self._end not in tokens
-            self.num_tokens += len(tokens) if self._goes_on else tokens.index(self._end) + 1
+            within = len([*takewhile(lambda token: token not in self._ends, tokens)])
+            self._goes_on = within == len(tokens)
+            self.num_tokens += within + (not self._goes_on and tokens[within] == self._end)
 
     def _is_space(self, token: int) -> bool:
         return self._tokenizer.token_text(token).isspace()

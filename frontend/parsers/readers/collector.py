@@ -67,6 +67,7 @@ class Collector:
 
     def start_call(self, name: str, call_id: str = "") -> None:
         self.end_call()
+        self.end_reasoning()
         self.drop_space()
         self._name = name
         self._events.append(CallStart(self.num_calls, name, call_id))

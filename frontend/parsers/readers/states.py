@@ -20,6 +20,7 @@ class Text:
     kind: Literal["content", "reasoning", "nothing"]
     tags: Mapping[str, str] = field(default_factory=dict)
     may_return: bool = True  # a tag and the text after it may turn out to be content
+    calls: Mapping[str, str] = field(default_factory=dict)  # tags of calls within reasoning; only tokens write them
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,15 @@ class Tags:
         self._beginnings = {tag[:size] for tag in tags for size in range(1, len(tag))}
         self._longest = max(map(len, tags), default=1) - 1
 
-    def find(self, text: str, at: int, final: bool, tokens: "TagTokens | None" = None) -> tuple[int, str]:
-        """(position of the first tag, the tag). Without a tag: (end of the text that cannot belong to a tag, "")."""
+    def find(
+        self, text: str, at: int, final: bool, tokens: "TagTokens | None" = None, strict: Collection[str] = ()
+    ) -> tuple[int, str]:
+        """(position of the first tag, the tag). Without a tag: (end of the text that cannot belong to a tag, "").
+
+        `strict`: tags that count only where a token of their own wrote them, in addition to those of `tokens`.
+        """
         found = self._pattern.search(text, at)
-        while found is not None and tokens is not None and not tokens.wrote(found):
+        while found is not None and tokens is not None and not tokens.wrote(found, strict):
             found = self._pattern.search(text, found.start() + 1)
         if found is not None:
             return found.start(), found[0]
@@ -48,9 +53,10 @@ class TagTokens:
     def add(self, ends: Collection[int]) -> None:
         self._ends.update(ends)
 
-    def wrote(self, found: re.Match[str]) -> bool:
+    def wrote(self, found: re.Match[str], strict: Collection[str] = ()) -> bool:
         """Whether the tag that was found in the text counts."""
-        return found[0] not in self._only or self.start + found.end() in self._ends
+        tag = found[0]
+        return (tag not in self._only and tag not in strict) or self.start + found.end() in self._ends
 
 
 tags_of = lru_cache(maxsize=1024)(Tags)  # there are few states, and they are entered often

@@ -11,20 +11,22 @@ MAX_HEADER_CHARS = 512
 class TextReader:
     def __init__(self, state: Text, collector: Collector, tokens: TagTokens):
         self._state, self._collector, self._tokens = state, collector, tokens
-        self._tags = tags_of(*state.tags)
+        self._tags = tags_of(*state.tags, *state.calls)
         self.tag_at: int | None = None  # position of the tag that ended the text
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
-        end, tag = self._tags.find(text, at, final, self._tokens)
+        end, tag = self._tags.find(text, at, final, self._tokens, self._state.calls)
         if self._state.kind == "content":
             self._collector.content(text[at:end])
         elif self._state.kind == "reasoning":
             self._collector.reasoning(text[at:end])
         if not tag:
             return end, None
+        self.tag_at = end
+        if tag in self._state.calls:
+            return end + len(tag), self._state.calls[tag]
         if self._state.kind == "reasoning":
             self._collector.end_reasoning()
-        self.tag_at = end
         return end + len(tag), self._state.tags[tag]
 
 
