@@ -39,6 +39,7 @@ from paged_serve.workers.models.registry import family_of, read_geometry
         ("GraniteMoeForCausalLM", {"attention_sinks": True}, "attention_sinks=True is not supported for Granite"),
         ("DeepseekV3ForCausalLM", {"index_topk": 2048}, "index_topk=2048 is not supported for DeepSeek-V3"),
         ("MiniCPMForCausalLM", {"mixer_types": ["lightning"]}, "mixer_types=.* is not supported for MiniCPM"),
+        ("MistralForCausalLM", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "llama_4_scaling_beta=0.1 is not"),
         ("NemotronHForCausalLM", {"block_configs": [{}]}, "block_configs=.* is not supported for Nemotron-H"),
         ("SolarOpenForCausalLM", {"use_qk_norm": True}, "use_qk_norm=True is not supported for Solar Open"),
         ("AfmoeForCausalLM", {"num_expert_groups": 2}, "num_expert_groups=2 is not supported for AFMoE"),
@@ -70,9 +71,10 @@ LLAMA = {
             {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
             "layer_types has 'sliding_attention' with sliding_window=128, but the layers of llama have no windows",
         ),
+        ({"rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}, "alpha=1000.0 among the rope param"),
     ],
 )
-def test_a_mask_that_the_family_does_not_have_is_refused_by_name(fields, message, tmp_path):
+def test_a_mask_or_a_rotation_that_the_family_does_not_have_is_refused_by_name(fields, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     read_geometry(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | fields))

@@ -78,3 +78,17 @@ def test_the_rotated_part_of_a_head_may_be_a_number_of_elements(made):
     with pytest.raises(ConfigError, match="rotary_dim=8 is not supported for this family; only whole heads"):
         read_geometry(made("falcon-h1", attn_rotary_emb=8))
     read_geometry(made("falcon-h1", attn_rotary_emb=24))
+
+
+def test_layers_of_mistral_have_windows_by_their_kinds(made):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    folder = made("mistral-sliding", sliding_window=40, layer_types=kinds)
+    assert read_geometry(folder)[1].sliding_windows == (40, 0, 40)
+    assert read_geometry(made("mistral-sliding", sliding_window=40))[1].sliding_windows == (40, 40, 40)
+
+
+def test_first_files_of_stablelm_name_the_rotated_part_and_epsilon_otherwise(made):
+    left_out = dict.fromkeys(("partial_rotary_factor", "rope_parameters", "layer_norm_eps"))
+    _, geometry = read_geometry(made("stablelm", **left_out, rope_pct=0.5, norm_eps=0.001))
+    assert geometry.norm_eps == 0.001
+    assert {rope.rotary_dim for rope in geometry.ropes} == {8}

@@ -6,10 +6,9 @@ from typing import Any
 from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig
 from .family import positive, renamed
-from .mistral import MISTRAL
+from .mistral import GROWTH, MISTRAL
 from .rope_config import rope_of
 
-GROWTH = "llama_4_scaling_beta"  # among the rotary parameters
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 1e6,

@@ -25,6 +25,7 @@ ROPE_FIELDS = {
     "short_factor": "short_factors",
     "long_factor": "long_factors",
 }
+UNREAD = ("alpha", "use_fope", "rope_dim")  # that other engines read: HunYuan's alpha is read by its family
 
 
 def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = False) -> RopeScaling:
@@ -37,6 +38,11 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
         parameters = config.rope_parameters or config.rope_scaling or {}
     if not isinstance(parameters, dict):
         raise ConfigError(f"config.json: the rope parameters of a kind of layer are {parameters!r}, not an object")
+    if unread := [name for name in UNREAD if parameters.get(name)]:
+        raise ConfigError(
+            f"config.json: {unread[0]}={parameters[unread[0]]!r} among the rope parameters is not supported for this "
+            "family"
+        )
     kind = _kind(parameters)
     if kind == "mrope":  # of models that read images: the three positions of a token of text are the same
         kind = "default"

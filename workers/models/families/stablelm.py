@@ -7,7 +7,13 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
 
-FIELDS = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias", "qk_layernorm": "qk_norm"}
+FIELDS = {
+    "norm_eps": "rms_norm_eps",  # this and rope_pct: of the first files
+    "layer_norm_eps": "rms_norm_eps",
+    "rope_pct": "partial_rotary_factor",
+    "use_qkv_bias": "attention_bias",
+    "qk_layernorm": "qk_norm",
+}
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
