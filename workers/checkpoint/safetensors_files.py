@@ -85,7 +85,8 @@ class Checkpoint:
         """Count the tensors of a projection as used: another rank reads them."""
         if not self._of_projection:
             for name in self.entries:
-                self._of_projection.setdefault(name.rpartition(".")[0], []).append(name)
+                matrix, _, ending = name.partition(".weight.")  # endings of bitsandbytes
+                self._of_projection.setdefault(matrix if ending else name.rpartition(".")[0], []).append(name)
         for name in self._of_projection.get(projection, ()):
             self._use(name)
 

@@ -14,7 +14,7 @@ from ..checkpoint.text_part import read_fields
 
 SUPPORTED = (
     "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
-    "bits), awq (4 bits) and fp8 (a scale per block of weights, dynamic activations)"
+    "bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8) and fp8 (a scale per block of weights, dynamic activations)"
 )
 
 
@@ -85,13 +85,20 @@ class BlockFp8(msgspec.Struct, frozen=True):
     weight_block_size: tuple[BlockSide, BlockSide] | None = None
 
 
-QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8
+class BitsAndBytes(msgspec.Struct, frozen=True):
+    """Settings of bitsandbytes. Which modules are quantized, and how, is inferred from the tensors."""
+
+    bnb_4bit_quant_storage: str = "uint8"
+
+
+QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes
 EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
 METHODS: dict[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensors,
     "gptq": Gptq,
     "awq": Awq,
     "fp8": BlockFp8,
+    "bitsandbytes": BitsAndBytes,
 }
 MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
 
@@ -135,6 +142,8 @@ def problem_of(config: QuantizationConfig) -> str:
             return _compressed_tensors_problem(config)
         case BlockFp8():
             return _block_fp8_problem(config)
+        case BitsAndBytes(bnb_4bit_quant_storage=storage):
+            return "" if storage == "uint8" else f"bnb_4bit_quant_storage={storage!r}"
 
 
 def _gptq_problem(config: Gptq) -> str:

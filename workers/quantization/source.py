@@ -15,9 +15,10 @@ from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
 from ..kernels.cpu.library import Pool
 from .awq import AwqReader
+from .bitsandbytes import BitsAndBytesReader
 from .block_fp8 import BlockFp8Reader, CodedBlockFp8Reader
 from .compressed_tensors import CompressedTensorsReader
-from .config import Awq, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .config import Awq, BitsAndBytes, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
 from .gguf import GgufReader, GgufTableReader
 from .gptq import GptqReader
 from .mxfp4 import Mxfp4Reader
@@ -60,6 +61,10 @@ def matrix_source(
     if found is not None and isinstance(found[1], BlockFp8):
         plain = floats = blocks = _block_fp8(checkpoint, dtype, found[1])
         found = None  # to all that quantizes on load its matrices are floats
+    if found is not None and isinstance(found[1], BitsAndBytes):
+        plain, floats = BitsAndBytesReader(checkpoint, dtype), BitsAndBytesReader(checkpoint, dtype, is_transposed)
+        wanted = "auto" if wanted == found[0] else wanted
+        found = None
     if found is None and wanted not in ("auto", *ON_LOAD):
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
@@ -97,7 +102,7 @@ def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatRea
             return GptqReader(checkpoint, config, floats, pool)
         case Awq():
             return AwqReader(checkpoint, config, floats, pool)
-        case BlockFp8():
+        case BlockFp8() | BitsAndBytes():
             return floats
         case _:
             assert_never(config)

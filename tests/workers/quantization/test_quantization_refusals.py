@@ -40,8 +40,8 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
     [
         (
             "gptq",
-            {"quant_method": "bitsandbytes"},
-            r"quantized by 'bitsandbytes' are not supported; supported",
+            {"quant_method": "hqq"},
+            r"quantized by 'hqq' are not supported; supported",
         ),
         ("gptq", {"bits": 3}, "gptq with bits=3 is not supported"),
         ("gptq", {"bits": "four"}, r"settings of gptq cannot be used: Expected `int`, got `str`"),

@@ -216,9 +216,9 @@ FORMATS = W8A8 | WEIGHT_ONLY
 BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8(16, 32)}
 
 
-def write_quantized(source: Path, folder: Path, name: str) -> None:
-    """Write the model of `source`, quantized as `name`, to `folder`, and its dequantized values to `folder`-float."""
-    how, tensors = (FORMATS | BLOCKS)[name], load_file(source / "model.safetensors")
+def write_quantized(source: Path, folder: Path, form: str | Format) -> None:
+    """Write the model of `source`, quantized as `form`, to `folder`, and its dequantized values to `folder`-float."""
+    how, tensors = (FORMATS | BLOCKS)[form] if isinstance(form, str) else form, load_file(source / "model.safetensors")
     quantized, floats = dict[str, Tensor](), dict[str, Tensor]()
     for tensor_name, tensor in tensors.items():
         module, _, kind = tensor_name.rpartition(".")
