@@ -22,14 +22,20 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 OPTIONS = ("-q", "-p", "no:cacheprovider", "--timeout", "3000")
 REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\xd6\x02\x90")}  # as in amx_trap.cpp
 TILES = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
+# Of csrc/cpu, what the tests of tile order need compiled with tiles: what multiplies, and the pools that it gets.
+TESTED = (
+    *("attention/attention.cpp", "gemm/gemm.cpp", "gemm/fp16_tile.cpp", "gemm/int4/int4_tile.cpp", "gemm/int8.cpp"),
+    *("library.cpp", "pool.cpp"),
+)
 DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its two kinds of tiles
 
 
 class EmulatedAmx:
     """Libraries for AMX in a folder and the emulator that runs them; `isa` is the one to choose."""
 
-    def __init__(self, folder: Path, optimization: str):
-        """`optimization`: the flag for a library that must be compiled; -O0 builds sooner, -O1 runs faster."""
+    def __init__(self, folder: Path, optimization: str, *, is_whole: bool):
+        """`optimization`: the flag for a library that must be compiled; -O0 builds sooner, -O1 runs faster.
+        `is_whole`: whether all of it is compiled with tiles, not only TESTED."""
         self._folder = folder
         self.report = folder / "report"
         self._emulator = folder / "amx_trap.so"
@@ -43,7 +49,7 @@ class EmulatedAmx:
             replace_questions(cpu.library_path("amx"), folder)
         else:
             self.isa = "avx2"  # its vectors beside AMX's tiles, which no real processor has
-            compile_with_tiles(self.isa, folder, optimization)
+            compile_with_tiles(self.isa, folder, optimization, is_whole=is_whole)
             replace_questions(folder / f"_cpu_{self.isa}.so", folder)
         replace_questions(cpu.library_path("portable"), folder)  # it says which library is the best
 
@@ -117,8 +123,11 @@ def file_offset(elf: bytes, address: int) -> int:
     raise ValueError(f"no segment has {address:#x}")
 
 
-def compile_with_tiles(isa: str, folder: Path, optimization: str) -> None:
-    """Build the library for `isa`, with AMX's tiles, into `folder`: the bits do not depend on the optimization."""
+def compile_with_tiles(isa: str, folder: Path, optimization: str, *, is_whole: bool) -> None:
+    """Build the library for `isa`, with AMX's tiles, into `folder`: the bits do not depend on the optimization.
+
+    Unless `is_whole`, only TESTED is compiled, and all other functions are those of the library without tiles.
+    """
     setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
     csrc = ROOT / "csrc" / "cpu"
     flags = [
@@ -130,7 +139,7 @@ def compile_with_tiles(isa: str, folder: Path, optimization: str) -> None:
         "-fPIC",
         f"-I{csrc}",
     ]
-    sources = sorted(csrc.rglob("*.cpp"))
+    sources = sorted(csrc.rglob("*.cpp")) if is_whole else [csrc / file for file in TESTED]
     objects = [folder / (str(source.relative_to(csrc)).replace("/", "-") + ".o") for source in sources]
     header = folder / "common.h"
     header.write_text("".join(f"#include <{name}>\n" for name in setup["COMMON"]))
@@ -141,5 +150,6 @@ def compile_with_tiles(isa: str, folder: Path, optimization: str) -> None:
 
     with ThreadPoolExecutor(2) as compilers:
         list(compilers.map(compile_one, sources, objects))
-    linked = ["-shared", "-pthread", *map(str, objects), "-o", str(folder / f"_cpu_{isa}.so")]
-    subprocess.run(["g++", *linked], check=True)
+    built = str(cpu.library_path(isa))  # dlsym looks there for what is not in `objects`
+    linked = ["-shared", "-pthread", *map(str, objects), "-Wl,--no-as-needed", built]
+    subprocess.run(["g++", *linked, "-o", str(folder / f"_cpu_{isa}.so")], check=True)
