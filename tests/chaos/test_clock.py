@@ -20,10 +20,14 @@ time.time_ns = lambda: int(1e9 * time.time())
 """
 
 
-def test_a_server_whose_clock_jumps_serves_recovers_and_stops(tmp_path_factory):
+# With the core, its workers are replaced, too.
+@pytest.mark.parametrize(
+    "roles", [["engine-core"], pytest.param(["worker", "engine-core", "frontend"], marks=pytest.mark.nightly)], ids=len
+)
+def test_a_server_whose_clock_jumps_serves_recovers_and_stops(roles, tmp_path_factory):
     folder, modules = tmp_path_factory.mktemp("t"), tmp_path_factory.mktemp("m")
     (modules / "sitecustomize.py").write_text(JUMPING)
-    server = ServerProcess(folder, import_path=modules)
+    server = ServerProcess(folder, "--no-standby-workers", import_path=modules)
     try:
         server.wait_ready()
         undisturbed = server.complete(max_tokens=96, timeout=600)

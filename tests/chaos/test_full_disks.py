@@ -53,7 +53,7 @@ def free_bytes(folder: str | Path) -> int:
 
 
 def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_record(folder):
-    server = ServerProcess(folder, within=within(folder, SIZE))
+    server = ServerProcess(folder, "--no-standby-workers", within=within(folder, SIZE))
     try:
         server.wait_ready()
         undisturbed = server.complete(max_tokens=96)

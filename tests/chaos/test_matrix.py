@@ -96,6 +96,7 @@ def test_streams_are_exact_on_a_fresh_server_for_each_fault(shared, start, cell,
     check_end(server, cell)
 
 
+@pytest.mark.nightly  # end_to_end/recovery/test_processes.py loses each child
 def test_a_server_survives_a_loss_of_each_child_and_another_while_it_drains(start, requests, expected):
     """A small matrix for machines of any speed: the assertions hold at whatever moment a fault occurs."""
     server = start()

@@ -90,7 +90,8 @@ def streamed(server, min_tokens, on_first):
     return text, reason
 
 
-@pytest.mark.parametrize("role", ["worker", "engine-core"])
+# The worker is replaced together with its core.
+@pytest.mark.parametrize("role", [pytest.param("worker", marks=pytest.mark.nightly), "engine-core"])
 def test_a_process_that_replaces_another_ends_the_turn_at_the_same_token(server, role):
     undisturbed = streamed(server, 200, lambda: None)
     assert undisturbed[1] == "stop"

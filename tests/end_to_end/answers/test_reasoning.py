@@ -76,7 +76,7 @@ def streamed(server: Server, number: int) -> tuple[str, str]:
 
 
 def test_answers_after_reasoning_keep_their_form_alone_in_a_batch_and_through_a_kill(folder):
-    options = ("--served-model-name", "thinking", "--tp", "2", "--max-num-seqs", "4", "--num-blocks", "40")
+    options = ("--served-model-name", "thinking", "--max-num-seqs", "4", "--num-blocks", "40")
     with serving(str(folder), *options, "--max-restarts", "9") as server:
         alone = [ask(server, number) for number in range(12)]
         ended = [(reasoning, content) for reasoning, content, reason in alone if reason == "stop"]

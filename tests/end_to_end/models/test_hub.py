@@ -262,7 +262,9 @@ def gguf_hub(hub, monkeypatch, demo_gguf) -> str:
     return hub
 
 
-@pytest.mark.parametrize("model", ["org/tiny:Q8_0", "org/tiny:Q4_K_M", "org/tiny/old/tiny-F16.gguf"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("org/tiny:Q8_0", marks=pytest.mark.nightly), "org/tiny:Q4_K_M", "org/tiny/old/tiny-F16.gguf"]
+)
 def test_a_gguf_model_is_downloaded_by_its_tag_or_its_file(model, gguf_hub, tmp_path, demo_gguf):
     done = find(model, gguf_hub, tmp_path)
     assert done.returncode == 0, done.stderr

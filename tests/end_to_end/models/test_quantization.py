@@ -30,9 +30,9 @@ def gptq_folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        # examples/quantized.py runs int8 on one rank, and test_quantized_checkpoints.py compares the ranks of gptq.
-        pytest.param("", {"quantization": "int8"}, marks=pytest.mark.nightly),
-        ("", {"quantization": "int8", "tensor_parallel_size": 2}),
+        # test_tensor_parallel.py compares the ranks of int8, test_quantized_checkpoints.py those of gptq.
+        ("", {"quantization": "int8"}),
+        pytest.param("", {"quantization": "int8", "tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         pytest.param("gptq", {"tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         ("gptq", {}),
         ("", {"kv_cache_dtype": "int8"}),

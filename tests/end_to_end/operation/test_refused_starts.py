@@ -82,6 +82,7 @@ def test_a_tokenizer_that_expands_a_line_to_terabytes_is_refused(model):
     refused(start(str(model), "--port", "0"), "normalizer", "times as long")
 
 
+@pytest.mark.nightly  # test_refused_configs.py has its message
 def test_ranks_that_do_not_divide_the_heads_are_refused(model):
     edit_config(model, num_attention_heads=3, num_key_value_heads=3)
     refused(start(str(model), "--tp", "2", "--port", "0"), "2", "attention heads, 3")

@@ -1,4 +1,4 @@
-"""A worker is killed during many streams: every stream continues with exactly the bytes of an undisturbed run."""
+"""A process is killed during many streams: every stream continues with exactly the bytes of an undisturbed run."""
 
 import asyncio
 import random
@@ -50,7 +50,11 @@ def undisturbed(server) -> list[str]:
     return asyncio.run(read_streams(server.url, 0, None))
 
 
-@pytest.mark.parametrize("module", ["paged_serve.workers.process", "paged_serve.engine_core.process"])
+@pytest.mark.parametrize(
+    "module",
+    # Fast tests that kill a core under streams are in test_processes.py, test_resume_engine.py and answers/.
+    ["paged_serve.workers.process", pytest.param("paged_serve.engine_core.process", marks=pytest.mark.nightly)],
+)
 def test_streams_survive_the_death_of_a_process_byte_for_byte(server, undisturbed, module):
     kill_after = int(random.Random(module).uniform(0.1, 0.7) * sum(map(len, undisturbed)))
     (victim, *_) = server.children(module)

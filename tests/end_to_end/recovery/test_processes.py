@@ -77,7 +77,7 @@ def test_a_killed_frontend_is_replaced_on_the_same_port(server):
 
 
 def test_flight_records_of_ended_processes_do_not_accumulate(server):
-    for _ in range(4):
+    for _ in range(2):
         server.complete_when_ready()
         gone = server.children()["frontend"]
         gone.kill()
@@ -111,10 +111,8 @@ def test_a_halted_supervisor_is_continued_and_the_stream_continues(server):
     server.wait_for_text("the supervisor (pid")
 
 
-def test_a_halted_supervisor_is_continued_when_its_only_frontend_has_died(start):
-    server = start("--no-standby-workers")
-    server.wait_ready()
-    undisturbed, frontend = server.complete(), server.children()["frontend"]
+def test_a_halted_supervisor_is_continued_when_its_only_frontend_has_died(server):
+    undisturbed, frontend = server.complete_when_ready(), server.children()["frontend"]
     psutil.Process(server.process.pid).suspend()
     frontend.kill()
     while is_alive(frontend):
