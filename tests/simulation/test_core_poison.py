@@ -9,7 +9,7 @@ from paged_serve.engine_core.admission import core_poison
 
 from .world import World
 
-FAST = range(12)
+FAST = range(6)
 POISON = 11
 
 

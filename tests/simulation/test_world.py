@@ -8,7 +8,7 @@ from paged_serve.frontend.client.streams import stream_table
 
 from .world import FAULTS, World
 
-FAST = range(12)
+FAST = range(6)
 
 
 def run(seed: int) -> World:

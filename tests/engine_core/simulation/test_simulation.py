@@ -8,7 +8,7 @@ from paged_serve.engine_core.simulation.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
 from paged_serve.protocol.messages.loading.startup import KVGroup
 
-FAST = (*range(70), 72)  # 72: nothing but attention chunks
+FAST = (*range(40), 55, 72)  # 55: states and a window; 72: nothing but attention chunks
 # A new core too full for all resumed requests; output of a lost client reused; a NaN behind a window;
 # a chunk withdrawn from its plan before its sequence leaves a tail; a victim that shares its prompt with the sequence.
 RARE = (1085, 504, 287, 510, 709098)
