@@ -51,7 +51,7 @@ def test_a_killed_worker_ends_its_group_and_not_the_core(start):
     running.wait_for_facts(worker="epoch 1", workers="epoch 1", from_outside="True")
 
 
-@pytest.mark.parametrize("behaviour", ["faults", "crash", "exit"])
+@pytest.mark.parametrize("behaviour", ["faults", "crash", pytest.param("exit", marks=pytest.mark.nightly)])
 def test_a_worker_crash_may_be_attributed_to_a_request(start, behaviour):
     running = start(worker=[behaviour, "obey"])
     assert running.ready.wait(60)

@@ -15,14 +15,22 @@ start = pytest.fixture(supervisors)
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "turn"), [("faults", 0), ("crash", 0), ("exit", 0), ("silent", 0), ("faults in turn 3", 3)]
+    ("behaviour", "turn"),
+    [
+        ("crash", 0),
+        ("silent", 0),
+        ("faults in turn 3", 3),
+        *(pytest.param(behaviour, 0, marks=pytest.mark.nightly) for behaviour in ("faults", "exit")),
+    ],
 )
 def test_a_core_crash_may_be_attributed_to_a_request(start, behaviour, turn):
     running = start(engine_core=[behaviour, "obey"])
     running.wait_for_facts(engine_core="epoch 1", engine_core_failures=f"[(0, {turn})]")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGSTOP]
+)
 def test_an_external_kill_of_a_core_is_not_attributed_to_a_request(start, number):
     running = start()
     assert running.ready.wait(60)

@@ -60,7 +60,9 @@ def test_a_halted_standby_is_replaced_and_no_other_is(start_with_standbys):
     assert {name for name in before if before[name] != after[name]} == {"standby 1"}
 
 
-@pytest.mark.parametrize("behaviour", ["crash", "refuse", "exit"])
+@pytest.mark.parametrize(
+    "behaviour", ["crash", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("refuse", "exit"))]
+)
 def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(start_with_standbys, behaviour, caplog):
     running = start_with_standbys(standby=behaviour)
     assert running.ready.wait(60)
