@@ -124,6 +124,7 @@ def test_a_part_finds_packages_where_this_process_finds_them(monkeypatch):
     assert (outcome, output) == ("passed", f"{[str(ROOT), '/elsewhere']}\n")
 
 
+@pytest.mark.nightly
 def test_steps_of_a_whole_model_are_measured(tmp_path):
     assert main(["--executor", "emulator", "--only", "model", "--out", str(tmp_path)]) == 0
     (record,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"]

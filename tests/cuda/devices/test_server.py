@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs 
 
 MODULES = Path(__file__).parent / "emulated_modules"
 OPTIONS = (
+    "--no-standby-workers",
     "--served-model-name",
     "demo",
     "--device",

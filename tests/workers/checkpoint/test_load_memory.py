@@ -59,7 +59,9 @@ def large(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["auto", "int8", pytest.param("int4", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "kind", ["auto", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("int8", "int4"))]
+)
 def test_the_peak_while_loading_is_little_more_than_the_weights(kind, large, tmp_path):
     write_tiny_model(tmp_path)
     arguments = [sys.executable, "-c", LOAD, str(large), str(tmp_path), kind]

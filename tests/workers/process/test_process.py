@@ -222,7 +222,8 @@ def test_a_worker_without_a_core_ends_after_the_step_timeout(harnesses):
     ("folder", "model", "expected"),
     [
         ("/nonexistent", {}, "/nonexistent"),
-        (None, {"max_model_len": 9999}, "9999"),
+        # test_rank.py has its message.
+        pytest.param(None, {"max_model_len": 9999}, "9999", marks=pytest.mark.nightly),
     ],
 )
 def test_an_impossible_model_is_refused_with_the_reason(harnesses, folder, model, expected):

@@ -25,7 +25,7 @@ from ...ranks import SharedModel
 from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
 from .workload_models import Models
 
-SLICE = (*range(14), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
+SLICE = (*range(7), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
 NIGHTLY = range(1000)
 MAX_TICKS = 20_000
 ALONE = Config(
