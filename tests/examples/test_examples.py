@@ -36,7 +36,14 @@ EXPECTED = {  # regular expressions that the output must match
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+# Programs that start several engines, or one several times; end_to_end/ does the same by other programs.
+LONG = ("quantized", "streams_that_survive_kills", "tensor_parallel")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(path, marks=[pytest.mark.nightly] if path.stem in LONG else [], id=path.stem) for path in PROGRAMS],
+)
 def test_a_program_runs_and_prints_what_it_demonstrates(program, tmp_path, short_folder):
     small = {"PAGED_SERVE_NUM_BLOCKS": "256", "PAGED_SERVE_STANDBY_WORKERS": "false"}
     environment = {**os.environ, **small, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_folder)}
