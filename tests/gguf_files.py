@@ -51,9 +51,9 @@ def write_gguf(
     keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
     for key, value in keys.items():
         if value is not None:
-            _add(writer, f"{architecture}.{key}", value)
+            add_key(writer, f"{architecture}.{key}", value)
     for key, value in (tokenizer or byte_tokenizer(config["vocab_size"])).items():
-        _add(writer, f"tokenizer.{key}", value)
+        add_key(writer, f"tokenizer.{key}", value)
     names = gguf.get_tensor_name_map(
         next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), keys["block_count"]
     )
@@ -232,7 +232,7 @@ def byte_tokenizer(vocab_size: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

@@ -6,6 +6,7 @@ megabytes while it is converted, and the supervisor stays small.
 <HF_HOME>/paged-serve/gguf/<name>-<key>/   one key per content: of the header, the file's place and this version
     model.gguf -> the file                 …-00001-of-0000N.gguf for each part of a divided model
     config.json tokenizer.json tokenizer_config.json generation_config.json chat_template.jinja
+    modules.json 1_Pooling/config.json   if the file says how vectors are pooled
 """
 
 import hashlib
@@ -22,9 +23,10 @@ from paged_serve.protocol.process.lifeline import arm_lifeline
 
 from .fields.config_fields import config_fields
 from .model import GgufModel
+from .pooling import pooling_files
 from .tokenizer_files import text_files
 
-CONVERSION = 6  # raised whenever the files of a folder change
+CONVERSION = 7  # raised whenever the files of a folder change
 WITHOUT_TOKENIZER = "without-tokenizer"  # another folder has it
 
 
@@ -47,8 +49,9 @@ def make_folder(path: Path, root: Path, *, has_tokenizer: bool = True) -> Path:
 
 def folder_files(model: GgufModel, *, has_tokenizer: bool) -> dict[str, Any]:
     """File name -> its JSON or its text. Raises ConfigError for what is not supported."""
-    config = config_fields(model)
-    return {"config.json": config, **text_files(model, config["vocab_size"], has_tokenizer=has_tokenizer)}
+    config, pooling = config_fields(model), pooling_files(model)
+    text = text_files(model, config["vocab_size"], has_tokenizer=has_tokenizer)
+    return {"config.json": config, **pooling, **text}
 
 
 def _write(model: GgufModel, files: dict[str, Any], folder: Path) -> None:

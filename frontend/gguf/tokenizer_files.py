@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
+from .added_tokens import added_tokens
 from .byte_level import byte_level, pre_tokenizer_of
+from .encoder_tokenizer import UNIGRAM, WORD_PIECE, encoder_files
 from .model import GgufModel
 from .sentence_piece import is_of_spaces, sentence_piece
 from .vocabulary import PREFIX, Kind, Vocabulary
@@ -11,6 +13,7 @@ from .vocabulary import PREFIX, Kind, Vocabulary
 TEMPLATE = "tokenizer.chat_template"
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+KINDS = (BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE, UNIGRAM)
 SAMPLING = {  # in general.sampling: in generation_config.json
     "temp": "temperature",
     "top_k": "top_k",
@@ -18,7 +21,6 @@ SAMPLING = {  # in general.sampling: in generation_config.json
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-ADDED = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
 NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other added tokens remove the spaces after them
 
 
@@ -31,8 +33,10 @@ def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[
 
 
 def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]:
-    vocabulary.check_distinct()
     kind = model.metadata.text(f"{PREFIX}model")
+    if kind in (WORD_PIECE, UNIGRAM):
+        return encoder_files(vocabulary, kind)
+    vocabulary.check_distinct()
     match kind:
         case "gpt2":
             parts, adds_bos = byte_level(vocabulary), pre_tokenizer_of(vocabulary).adds_bos
@@ -40,8 +44,8 @@ def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]
             parts, adds_bos = sentence_piece(vocabulary, model.architecture), True
         case _:
             raise model.refused(
-                f"{PREFIX}model is {kind!r}; supported: {BYTE_LEVEL!r} and {SENTENCE_PIECE!r}. Give the model's own "
-                "tokenizer with --tokenizer FOLDER"
+                f"{PREFIX}model is {kind!r}; supported: {', '.join(map(repr, KINDS))}. Give the model's own tokenizer "
+                "with --tokenizer FOLDER"
             )
     special = vocabulary.special_ids()
     around = _around(vocabulary, special, adds_bos)
@@ -84,20 +88,16 @@ def _around(vocabulary: Vocabulary, special: dict[str, int], adds_bos: bool) -> 
 
 
 def _added_tokens(vocabulary: Vocabulary, *, merges_spaces: bool, strips: bool) -> list[dict[str, Any]]:
-    """The tokens that are found in a text as a whole, before anything is merged."""
-    return [
-        {
-            "id": index,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": strips and merges_spaces and kind != Kind.UNKNOWN and token not in NOT_STRIPPING,
-            "normalized": False,
-            "special": kind != Kind.USER_DEFINED,
-        }
-        for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
-        if token and kind in ADDED and not (merges_spaces and is_of_spaces(token, kind))
+    """Without those of spaces, which are merged; `strips`: they remove the spaces after them, as Phi-3's do."""
+    kinds = vocabulary.kinds
+    found = [
+        each
+        for each in added_tokens(vocabulary)
+        if not merges_spaces or not is_of_spaces(each["content"], kinds[each["id"]])
     ]
+    for each in found if strips and merges_spaces else ():
+        each["rstrip"] = kinds[each["id"]] != Kind.UNKNOWN and each["content"] not in NOT_STRIPPING
+    return found
 
 
 def _sampling(model: GgufModel) -> dict[str, Any]:

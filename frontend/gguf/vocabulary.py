@@ -8,7 +8,7 @@ from paged_serve.protocol.gguf.metadata import Metadata
 
 PREFIX = "tokenizer.ggml."
 MAX_TOKEN_CHARS = 1 << 10
-_PADDING = re.compile(r"\[PAD(\d+)\]")
+_PADDING = re.compile(r"▁?\[PAD(\d+)\]")
 SPECIAL = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}  # in tokenizer_config.json: in GGUF
 MORE_ENDS = ("eot", "eom")
 # Tokens that end an answer wherever they exist; a file names only one of them, or two.
@@ -57,12 +57,12 @@ class Vocabulary:
 
     def special_ids(self) -> dict[str, int]:
         """ "bos", "eos", "unk", "pad" -> id, of those that the file has."""
-        found = {name: self._id(f"{PREFIX}{key}_token_id") for name, key in SPECIAL.items()}
+        found = {name: self.id_of(f"{PREFIX}{key}_token_id") for name, key in SPECIAL.items()}
         return {name: token for name, token in found.items() if token is not None}
 
     def end_ids(self) -> list[int]:
         """The tokens that end an answer, those that the file names first."""
-        named = [self._id(f"{PREFIX}{name}_token_id") for name in ("eos", *MORE_ENDS)]
+        named = [self.id_of(f"{PREFIX}{name}_token_id") for name in ("eos", *MORE_ENDS)]
         known = [
             token
             for token, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
@@ -87,7 +87,8 @@ class Vocabulary:
             raise self.metadata.refused(f"it has {len(self.tokens)} tokens, but {len(scores)} scores")
         return scores
 
-    def _id(self, key: str) -> int | None:
+    def id_of(self, key: str) -> int | None:
+        """The token that the metadata names; None: it names none. Raises ConfigError for one that is not there."""
         if key not in self.metadata:
             return None
         token = self.metadata.whole(key)

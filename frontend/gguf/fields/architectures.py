@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, experts, latent, recurrent
+from . import dense, encoders, experts, latent, recurrent
 from .dense import nothing_more
 
 Heads = Literal["usual", "latent", "of_some_layers", "none"]
@@ -95,11 +95,16 @@ ARCHITECTURES = {
     "jamba": Architecture("JambaForCausalLM", "jamba", recurrent.jamba, heads="of_some_layers", has_experts=True),
     "mamba": Architecture("MambaForCausalLM", "mamba", recurrent.mamba, epsilon="layer_norm_epsilon", heads="none"),
     "mamba2": Architecture("Mamba2ForCausalLM", "mamba2", recurrent.mamba2, epsilon="layer_norm_epsilon", heads="none"),
+    "bert": Architecture("BertModel", "bert", encoders.bert, epsilon="layer_norm_eps"),
+    "nomic-bert": Architecture("NomicBertModel", "nomic_bert", encoders.nomic_bert, epsilon="layer_norm_eps"),
     "granitemoe": Architecture("GraniteMoeForCausalLM", "granitemoe", experts.granitemoe, has_experts=True),
 }
 # A file's metadata tells these from others of its architecture.
 MIXTRAL = Architecture("MixtralForCausalLM", "mixtral", experts.mixtral, has_experts=True)  # llama with experts
 OLMO3 = Architecture("Olmo3ForCausalLM", "olmo3", dense.olmo3)  # olmo2 with windows
+BERT_CLASSIFIER = Architecture(
+    "XLMRobertaForSequenceClassification", "xlm-roberta", encoders.bert_classifier, epsilon="layer_norm_eps"
+)
 VISION = ("clip", "mmproj")
 
 
@@ -116,4 +121,6 @@ def supported(model: GgufModel) -> Architecture:
         return MIXTRAL
     if name == "olmo2" and model.whole("attention.sliding_window", 0):
         return OLMO3
+    if name == "bert" and encoders.scores_labels(model):
+        return BERT_CLASSIFIER
     return found

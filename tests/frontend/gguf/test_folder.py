@@ -127,7 +127,7 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
         ("llama", {"llama__rope__scaling__type": "spiral"}, "'spiral' is not supported"),
         ("llama", {"llama__context_length": 1 << 31}, "must be between 0 and"),
         ("llama", {"llama__attention__layer_norm_rms_epsilon": float("nan")}, "must be a finite number"),
-        ("llama", {"tokenizer__ggml__model": "bert"}, "supported: 'gpt2' and 'llama'"),
+        ("llama", {"tokenizer__ggml__model": "rwkv"}, "supported: 'gpt2', 'llama', 'bert', 't5'"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(architecture, changes, message, tmp_path):

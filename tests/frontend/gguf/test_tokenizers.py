@@ -214,7 +214,7 @@ def test_special_tokens_are_added_as_the_file_says(adds, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "bert"}, "supported: 'gpt2' and 'llama'"),
+        ({"tokenizer.ggml.model": "rwkv"}, "supported: 'gpt2', 'llama', 'bert', 't5'"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "is 'unheard-of'; supported: llama-bpe"),
         ({"tokenizer.ggml.pre": None}, "is 'absent'; supported:"),
         ({"tokenizer.ggml.tokens": None}, "its metadata has no tokenizer.ggml.tokens"),

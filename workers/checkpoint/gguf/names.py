@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from paged_serve.protocol.errors import ConfigError
 
+from .encoder_names import ENCODER_LAYOUTS
 from .expert_names import EXPERT_LAYOUTS
 from .recurrent_names import RECURRENT_LAYOUTS
 from .tensor_layout import WHOLE, TensorLayout
@@ -89,6 +90,7 @@ _UNGROUPED = {"are_grouped": False}  # one matrix has all queries, then all keys
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
 TENSOR_LAYOUTS = (
     EXPERT_LAYOUTS
+    | ENCODER_LAYOUTS
     | RECURRENT_LAYOUTS
     | {
         "llama": TensorLayout(
