@@ -108,14 +108,16 @@ class ModelText:
 
         Raises InvalidRequest.
         """
-        chat, begins = prompt.chat or ChatReading(None), None
+        chat, begins, ends = prompt.chat or ChatReading(None), None, frozenset[str]()
         params = self._with_grammar(chat, params)
         if params.grammar is not None and chat.reading is not None:
             grammar = chat.reading.behind_reasoning(params.grammar, self.tokenizer)
             params = msgspec.structs.replace(params, grammar=grammar)
         if prompt.chat is not None:
             begins = chat.reading is not None and chat.reading.begins_in_reasoning
-        return with_thinking(generated(params), self._formats, self.tokenizer, token_ids, begins=begins)
+        if chat.reading is not None:
+            ends = chat.reading.reasoning_calls
+        return with_thinking(generated(params), self._formats, self.tokenizer, token_ids, begins=begins, calls=ends)
 
     def _with_grammar(self, chat: ChatReading, params: SamplingParams) -> SamplingParams:
         form, field = params.structured_outputs, "structured_outputs"

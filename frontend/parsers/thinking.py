@@ -1,6 +1,6 @@
 """Translates `thinking_token_budget` to the tokens of one model, for HTTP and `LLM` alike."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -23,9 +23,10 @@ def with_thinking(
     prompt: Sequence[int],
     *,
     begins: bool | None = None,
+    calls: Collection[str] = (),
 ) -> SamplingParams:
     """The parameters with token ids in place of tags, for the engine. `begins`: whether the prompt ends in reasoning;
-    None: derived from its tokens.
+    None: derived from its tokens. `calls`: tags that begin a call and end reasoning, too.
 
     Raises InvalidRequest if the model's tags are unknown or not single tokens.
     """
@@ -41,7 +42,8 @@ def with_thinking(
             begins = is_found
         # The tag in a continued message may be text instead of the token: then the budget begins with the output.
         num_begun = len(prompt) - begun if is_found else 0
-        thinking = ThinkingBudget(limit, begin, end, num_begun if begins else None)
+        ends = sorted(token for tag in calls if (token := tokenizer.token_id(tag)) is not None)
+        thinking = ThinkingBudget(limit, begin, end, num_begun if begins else None, tuple(ends))
     return msgspec.structs.replace(params, thinking_token_budget=None, thinking=thinking)
 
 

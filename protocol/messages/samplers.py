@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from .message import MAX_TOKEN_ID, Count, Record, TokenId, has_half_pair
+from .message import MAX_TOKEN_ID, Count, Record, TokenId, TokenIds, has_half_pair
 
 MAX_MULTIPLIER = 100.0
 MAX_BASE = 100.0
@@ -140,6 +140,7 @@ class ThinkingBudget(Record, frozen=True):
     begin: _TagTokens
     end: _TagTokens
     num_prompt_tokens: Count | None = None  # of the budget, used by the prompt; None: the prompt ends outside reasoning
+    calls: TokenIds = ()  # each begins a call, which ends reasoning as well
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "num_prompt_tokens"):
@@ -154,6 +155,8 @@ class ThinkingBudget(Record, frozen=True):
                 raise _invalid_budget(f"{name} is {tag!r:.100}; it must be a tuple of 1 to {MAX_TAG_TOKENS} token ids")
             if not all(type(token) is int and 0 <= token <= MAX_TAG_NUMBER for token in tag):
                 raise _invalid_budget(f"{name} is {tag!r:.100}; its entries must be token ids")
+        if not isinstance(self.calls, tuple) or not all(type(token) is int for token in self.calls):
+            raise _invalid_budget(f"calls is {self.calls!r:.100}; it must be a tuple of token ids")
 
 
 def _invalid_budget(what: str) -> InvalidRequest:

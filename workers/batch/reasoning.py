@@ -63,7 +63,7 @@ class Reasoning:
         tag = self.budget.end if reasons else self.budget.begin
         self.num_used += reasons
         self.num_matched = _matched(tag, self.num_matched, token)
-        if self.num_matched == len(tag):
+        if self.num_matched == len(tag) or (reasons and token in self.budget.calls):
             self.num_used, self.num_matched = _NOT_REASONING if reasons else 0, 0
 
 

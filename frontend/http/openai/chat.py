@@ -70,7 +70,8 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(size_of_work(body, len(raw)), chat_params, service, body, max_tokens, grammar)
     begins = reading is not None and reading.begins_in_reasoning
-    params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins)
+    ends = frozenset[str]() if reading is None else reading.reasoning_calls
+    params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins, calls=ends)
     params.check_vocabulary(service.engine.limits.vocab_size)
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's tokens

@@ -89,3 +89,13 @@ def test_the_mask_has_only_the_forced_token():
     row = Reasoning.prepare(ThinkingBudget(0, (1,), (35,), 0), VOCAB_SIZE, [])
     bits = np.unpackbits(row.forced_bits().view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [35]
+
+
+def test_a_call_ends_reasoning_and_no_tag_is_forced_into_it():
+    output = [4, 5, 4, 4, 4, 4]
+    for calls, forced in (((), 2), ((5,), None), ((3, 5), None), ((3,), 2)):
+        row = Reasoning.prepare(ThinkingBudget(3, (1,), (2,), 0, calls), VOCAB_SIZE, output)
+        assert row.forced == forced
+    row.append(2)
+    row.append(1)  # reasoning begins again, with its own budget
+    assert [row.forced for token in (4, 4, 4) if row.append(token) is None] == [None, None, 2]
