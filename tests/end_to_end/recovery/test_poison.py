@@ -79,6 +79,9 @@ def test_63_of_64_streams_are_exact_and_the_poison_request_costs_two_worker_grou
         assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service continues"
 
 
+# In the fast tests, cores of simulations are poisoned (simulation/test_core_poison.py), and a real supervisor's
+# children (frontend/supervision/test_supervisor_cores.py).
+@pytest.mark.nightly
 def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_two_cores(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
@@ -94,7 +97,7 @@ def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service continues"
 
 
-@pytest.mark.nightly  # in the fast tests, simulations have several (simulation/test_core_poison.py)
+@pytest.mark.nightly
 def test_two_core_poison_requests_end_with_an_error_and_no_others_do(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(12)]
