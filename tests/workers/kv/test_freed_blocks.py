@@ -121,9 +121,12 @@ def test_plain_torch_reads_no_freed_block_either(variant, tmp_path):
     write_checkpoint(variant, tmp_path)
     model = ours(tmp_path, backend=TorchBackend())
     loops = PagedLoop(model), PagedLoop(model, max_model_len=MAX_LEN, on_freed=spoil)
-    for chunk in (1, 40):
-        expected, found = (loop.prefill(loop.row(random_tokens(LENGTH)), chunk) for loop in loops)
-        assert torch.equal(found, expected)
+    for first, chunk in ((LENGTH - 40, 1), (40, 40)):
+        expected, found = [], []
+        for loop, parts in zip(loops, (expected, found), strict=True):
+            row = loop.row(random_tokens(LENGTH))
+            parts += loop.step([(row, first)]), loop.prefill(row, chunk)
+        assert torch.equal(torch.cat(found), torch.cat(expected))
 
 
 @pytest.mark.parametrize("variant", [MIXED, HALVES, SLIDING])
