@@ -173,7 +173,7 @@ def p99_of_the_others(greedy_times, seed, seconds, each=8.0):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "seconds"), [(range(3, 5), 20), pytest.param(range(1, 9), 60, marks=pytest.mark.nightly)], ids=["2", "8"]
+    ("seeds", "seconds"), [(range(1, 5), 20), pytest.param(range(1, 9), 60, marks=pytest.mark.nightly)], ids=["4", "8"]
 )
 @pytest.mark.timeout(900)
 def test_one_greedy_key_of_ten_delays_no_other_beyond_the_target(seeds, seconds):
