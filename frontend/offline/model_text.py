@@ -130,8 +130,8 @@ class ModelText:
             form, field = chat.calls, "tools"
         elif form is not None:
             form = without_bad_words(form, params.bad_words)
-            if chat.reading is not None and self._formats.writes_channels:
-                form = final_form(form)
+            if chat.reading is not None and self._formats.channels is not None:
+                form = final_form(self._formats.channels, form)
         params = msgspec.structs.replace(params, structured_outputs=form)
         return with_grammar(params, added_tokens(self.tokenizer), field)
 

@@ -23,7 +23,8 @@ class CallForm:
     separator: str = ""
     before: str = ""  # before all calls
     after: str = ""  # after all calls
-    behind_number: str = ""  # after the call's number, if the format has one between `begin` and the arguments
+    id_pattern: str = ""  # of the call's id, if the format has one behind `begin`
+    behind_id: str = ""  # between the id and the arguments; with {name} as in `begin`
     parameter_begin: str = ""
     parameter_end: str = ""
     parameter_separator: str = ""
@@ -78,45 +79,37 @@ def _other_texts(begin: str) -> str:
 
 
 def _tag(form: CallForm, tool: CallableTool) -> Form:
-    return {"type": "tag", "begin": _begin(form, tool.name), "content": _arguments(form, tool), "end": form.end}
+    begin = _with_name(form.begin, tool.name)
+    return {"type": "tag", "begin": begin, "content": _arguments(form, tool), "end": form.end}
 
 
-def _begin(form: CallForm, name: str) -> str:
-    return form.begin.replace("{json}", msgspec.json.encode(name).decode()).replace("{name}", name)
+def _with_name(text: str, name: str) -> str:
+    return text.replace("{json}", msgspec.json.encode(name).decode()).replace("{name}", name)
 
 
 def written_call(form: CallForm, name: str) -> str:
     """An output that is one call without arguments."""
-    number = f"0{form.behind_number}" if form.behind_number else ""
-    arguments = "" if form.parameter_begin else "{}"
-    return f"{form.before}{_begin(form, name)}{number}{arguments}{form.end}{form.after}"
-
-
-def arguments_object(tool: CallableTool) -> Form:
-    """The node for the arguments as one JSON object, which has no other arguments than those that are declared."""
-    return {"type": "json_schema", "json_schema": _schema(tool), "lenient": not tool.strict, "closes": True}
-
-
-def _schema(tool: CallableTool) -> dict[str, Any]:
-    return {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
+    call_id = "0" if form.id_pattern else ""
+    begin = _with_name(f"{form.begin}{call_id}{form.behind_id}", name)
+    return f"{form.before}{begin}{'' if form.parameter_begin else '{}'}{form.end}{form.after}"
 
 
 def _arguments(form: CallForm, tool: CallableTool) -> Form:
+    schema = {"type": "object"} if tool.parameters is None else {"type": "object", **tool.parameters}
     if form.parameter_begin:
         return {
             "type": "parameters",
-            "schema": _schema(tool),
+            "schema": schema,
             "begin": form.parameter_begin,
             "end": form.parameter_end,
             "separator": form.parameter_separator,
             "plain_text": form.plain_text,
             "lenient": not tool.strict,
         }
-    arguments = arguments_object(tool)
-    if not form.behind_number:
+    # No others than those that are declared.
+    arguments = {"type": "json_schema", "json_schema": schema, "lenient": not tool.strict, "closes": True}
+    if not form.id_pattern:
         return arguments
-    number = {"type": "regex", "pattern": "[0-9]{1,3}"}
-    return {
-        "type": "sequence",
-        "elements": [number, {"type": "const_string", "value": form.behind_number}, arguments],
-    }
+    call_id = {"type": "regex", "pattern": form.id_pattern}
+    behind = {"type": "const_string", "value": _with_name(form.behind_id, tool.name)}
+    return {"type": "sequence", "elements": [call_id, behind, arguments]}

@@ -1,10 +1,10 @@
-"""Required forms of outputs in channels (gpt-oss, harmony): they constrain the final message or a call.
+"""Required forms of outputs in channels: they constrain the final message or the calls.
 
-Unconstrained reasoning of any length in the channel `analysis` may come first. A call ends the output, so there is at
-most one.
+Unconstrained reasoning of any length may come first.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -12,40 +12,47 @@ import msgspec
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
-from .call_forms import CallableTool, arguments_object
+from .call_forms import CallableTool, CallForm, calls_form
 
 _Node = dict[str, Any]
-ANALYSIS, _FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
-_NEXT = "<|end|><|start|>assistant"
-_CALL = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
 
 
-def final_form(params: StructuredOutputsParams) -> StructuredOutputsParams:
+@dataclass(frozen=True, slots=True)
+class ChannelForm:
+    """How messages in channels must be written in a constrained output; the prompt ends with `next`."""
+
+    reasoning: str  # begins a message of reasoning
+    end: str  # ends it; a single token
+    next: str  # between that and the next message
+    final: str  # begins an answer
+    call: CallForm
+    has_one_call: bool = False  # a call ends the output
+
+
+def final_form(form: ChannelForm, params: StructuredOutputsParams) -> StructuredOutputsParams:
     """The form applied to the final message. Raises InvalidRequest for a kind that a structural tag cannot contain."""
-    return _form([_tag(_FINAL, _node(params))])
+    return _behind_reasoning(form, [_final(form, _node(params))])
 
 
-def channel_calls(tools: Sequence[CallableTool], mode: Literal["auto", "required"]) -> StructuredOutputsParams:
-    """One call of `tools`; with `auto`, either a call or a final message of any text."""
-    calls = [_tag(_CALL.replace("{name}", tool.name), arguments_object(tool)) for tool in tools]
-    return _form(calls if mode == "required" else [_tag(_FINAL, {"type": "any_text"}), *calls])
+def channel_calls(
+    form: ChannelForm, tools: Sequence[CallableTool], mode: Literal["auto", "required"], *, parallel: bool
+) -> StructuredOutputsParams:
+    """Calls of `tools`; with `auto`, either calls or a final message of any text."""
+    calls = calls_form(form.call, tools, "required", parallel=parallel and not form.has_one_call)["format"]
+    return _behind_reasoning(form, [calls] if mode == "required" else [_final(form, {"type": "any_text"}), calls])
 
 
-def written_channel_call(name: str) -> str:
-    """An output that is one call without arguments."""
-    return _CALL.replace("{name}", name) + "{}"
-
-
-def _form(messages: list[_Node]) -> StructuredOutputsParams:
+def _behind_reasoning(form: ChannelForm, messages: list[_Node]) -> StructuredOutputsParams:
     last = {"type": "or", "elements": messages}
-    reasoning = [{"type": "const_string", "value": ANALYSIS}, {"type": "any_text"}]
-    behind = {"type": "sequence", "elements": [*reasoning, {"type": "const_string", "value": _NEXT}, last]}
-    form = {"type": "structural_tag", "format": {"type": "or", "elements": [behind, last]}}
-    return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
+    reasoning = [{"type": "const_string", "value": form.reasoning}, {"type": "any_text"}]
+    behind = {"type": "const_string", "value": form.end + form.next}
+    either = {"type": "or", "elements": [{"type": "sequence", "elements": [*reasoning, behind, last]}, last]}
+    tag = {"type": "structural_tag", "format": either}
+    return StructuredOutputsParams(structural_tag=msgspec.json.encode(tag).decode())
 
 
-def _tag(begin: str, content: _Node) -> _Node:
-    return {"type": "tag", "begin": begin, "content": content, "end": ""}
+def _final(form: ChannelForm, content: _Node) -> _Node:
+    return {"type": "tag", "begin": form.final, "content": content, "end": ""}
 
 
 def _node(params: StructuredOutputsParams) -> _Node:

@@ -8,32 +8,29 @@ from typing import TypeVar
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
-from .formats import (
+from .channel_forms import ChannelForm
+from .families.channels import HARMONY, SOLAR_OPEN
+from .families.json_calls import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
-    FUNCTION_GEMMA,
     FUNCTION_TAG,
-    GEMMA4,
     GIGACHAT3,
-    GLM45,
-    HARMONY,
     HERMES,
     KIMI_K2,
     LLAMA3_JSON,
-    MINIMAX_M2,
     MISTRAL,
-    QWEN3_CODER,
+)
+from .families.list_calls import COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
+from .families.parameter_calls import FUNCTION_GEMMA, GEMMA4, GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS
+from .families.reasoning import (
     REASONING_STEPS,
-    SEED_OSS,
     THINK,
     THINK_IN_BRACKETS,
     THINK_OF_COHERE,
     THINK_OF_SEED,
     THOUGHT_CHANNEL,
-    ReasoningFormat,
-    ToolFormat,
 )
-from .list_formats import COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
+from .formats import ReasoningFormat, ToolFormat
 
 AUTO, NONE = "auto", "none"
 Named = TypeVar("Named")
@@ -41,7 +38,7 @@ Named = TypeVar("Named")
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
-    *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3),
+    *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN),
 )
 ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),)
 
@@ -49,6 +46,7 @@ ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_S
 # specific ones come first.
 _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|channel\|>", HARMONY),
+    (r"<\|tool_call:begin\|>", SOLAR_OPEN),
     (r"<\|tool_call>", GEMMA4),
     ("<start_function_call>", FUNCTION_GEMMA),
     ("(?s)<｜tool▁calls▁begin｜>.*```json", DEEPSEEK_V3),
@@ -91,6 +89,7 @@ _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FO
     "llama4_pythonic": PYTHONIC,
     "qwen3_xml": QWEN3_CODER,
 }
+_CHANNEL_NAMES = {"openai_gptoss": HARMONY, "solar_open": SOLAR_OPEN}  # calls and reasoning are one format
 _REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
     ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "minimax_m2", "qwen3"), THINK
 ) | {each.name: each for each in ALL_REASONING_FORMATS}
@@ -104,14 +103,14 @@ class ModelFormats:
     reasoning: ReasoningFormat | None = None
 
     @property
-    def writes_channels(self) -> bool:
-        """Whether one state table parses both, so that it is needed even without tools."""
-        return self.tools is HARMONY
+    def channels(self) -> ChannelForm | None:
+        """The form of a model that writes in channels: one state table parses both, so it is needed without tools."""
+        return self.tools.form if self.tools is not None and isinstance(self.tools.form, ChannelForm) else None
 
     @property
     def reasoning_name(self) -> str:
-        if self.writes_channels:
-            return HARMONY.name
+        if self.tools is not None and self.channels is not None:
+            return self.tools.name
         return NONE if self.reasoning is None else self.reasoning.name
 
 
@@ -121,16 +120,16 @@ def model_formats(templates: Iterable[str], tools: str = AUTO, reasoning: str = 
     Raises ConfigError for an unknown name.
     """
     source = "\n".join(templates)
-    if reasoning == "openai_gptoss":  # it writes both in channels
-        tools, reasoning = HARMONY.name, NONE
+    if reasoning in _CHANNEL_NAMES:
+        tools, reasoning = _CHANNEL_NAMES[reasoning].name, NONE
     kind = PluginKind.TOOL_PARSER
     tool_format = _named("--tool-call-parser", tools, _TOOL_NAMES, kind, ToolFormat) or _found(
         source, tools, _TOOL_MARKS
     )
     kind = PluginKind.REASONING_PARSER
     named = _named("--reasoning-parser", reasoning, _REASONING_NAMES, kind, ReasoningFormat)
-    if tool_format is HARMONY:
-        return ModelFormats(HARMONY)
+    if tool_format is not None and isinstance(tool_format.form, ChannelForm):
+        return ModelFormats(tool_format)
     return ModelFormats(tool_format, named or _found(source, reasoning, _REASONING_MARKS))
 
 

@@ -11,7 +11,7 @@ from paged_serve.protocol.messages.structured_outputs import Grammar
 
 from ..text.tokenizer import Tokenizer
 from .detection import ModelFormats
-from .formats import HARMONY_WITHOUT_TOOLS, ReasoningFormat, ToolFormat
+from .formats import ReasoningFormat, ToolFormat
 from .output_parser import OutputParser
 from .readers.collector import Tools
 from .readers.states import CONTENT, Format, Header, PythonCalls, Skip, State, Text, Value
@@ -69,7 +69,7 @@ class OutputReading:
 
 
 AFTER_REASONING = "after reasoning"
-_IN_HEADERS = {"<|constrain|>", "[CALL_ID]"}
+_IN_HEADERS = {"<|constrain|>", "[CALL_ID]", "<|tool_call:name|>"}
 
 
 def output_reading(
@@ -81,8 +81,7 @@ def output_reading(
 ) -> OutputReading | None:
     """`tools`: the tools that the output may call, with their parameters' schemas; `continued`: the text of the message
     that the output continues. None if all text is content."""
-    without_tools = HARMONY_WITHOUT_TOOLS if formats.writes_channels else None
-    tool_format = formats.tools if tools else without_tools
+    tool_format = formats.tools if tools else _without_tools(formats.tools)
     reasoning, end = formats.reasoning, prompt_end.rstrip()
     is_open = has_ended = False
     if reasoning is not None:
@@ -108,11 +107,17 @@ def _call_tokens(tools: ToolFormat | None, tokenizer: Tokenizer) -> frozenset[st
     return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)
 
 
+def _without_tools(written: ToolFormat | None) -> ToolFormat | None:
+    if written is None or written.states_without_tools is None:
+        return None
+    return replace(written, states=written.states_without_tools)
+
+
 def _tag_tokens(formats: ModelFormats, form: Format, tokenizer: Tokenizer) -> frozenset[str]:
     """The tags of reasoning and of channels that are single tokens. Grammars and budgets go by these tokens, and a text
     that quotes a tag, as a question about it makes likely, has other tokens. Tags of calls count in any tokens: an
     untrained model may write them so, and what is no call stays content."""
-    tags = _tags(form) if formats.writes_channels else set[str]()
+    tags = _tags(form) if formats.channels is not None else set[str]()
     if formats.reasoning is not None:
         tags |= {formats.reasoning.begin, formats.reasoning.end}
     return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)

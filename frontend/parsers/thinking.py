@@ -9,7 +9,6 @@ from paged_serve.protocol.messages.samplers import ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..text.tokenizer import Tokenizer
-from .channel_forms import ANALYSIS
 from .detection import ModelFormats
 
 FIELD = "thinking_token_budget"
@@ -49,8 +48,9 @@ def with_thinking(
 
 def _tags(limit: int, formats: ModelFormats, tokenizer: Tokenizer) -> tuple[_Tag, _Tag]:
     reasoning = formats.reasoning
-    if formats.writes_channels:
-        begin, end = tuple(tokenizer.encode(ANALYSIS, add_special_tokens=False)), tokenizer.token_id("<|end|>")
+    if (channels := formats.channels) is not None:
+        begin = tuple(tokenizer.encode(channels.reasoning, add_special_tokens=False))
+        end = tokenizer.token_id(channels.end)
     elif reasoning is not None:
         first, end = tokenizer.token_id(reasoning.begin), tokenizer.token_id(reasoning.end)
         begin = () if first is None else (first,)

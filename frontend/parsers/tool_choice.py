@@ -11,10 +11,10 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 from ..conversation.conversation import check_depth
 from ..conversation.messages import Tool, Tools
 from .call_forms import CallableTool, CallForm, calls_form, written_call
-from .channel_forms import channel_calls, written_channel_call
+from .channel_forms import ChannelForm, channel_calls
 from .detection import ModelFormats
 from .events import CallStart
-from .formats import HARMONY, ToolFormat
+from .formats import ToolFormat
 from .output_parser import OutputParser
 from .readers.states import CONTENT, Format, JsonCall, Skip, Text
 
@@ -82,22 +82,17 @@ class ToolChoice:
             CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
             for tool in self.tools
         ]
-        if written is HARMONY:
-            return channel_calls(tools, self.mode)
-        if written is None or written.form is None:
+        if written is None:
             raise _no_form()
+        if isinstance(written.form, ChannelForm):
+            return channel_calls(written.form, tools, self.mode, parallel=self.parallel)
         form = calls_form(written.form, tools, self.mode, parallel=self.parallel)
         return StructuredOutputsParams(structural_tag=msgspec.json.encode(form).decode())
 
 
 def _check_name(written: ToolFormat, name: str) -> None:
     """Refuse a name that a parser would not find in a call, as formats without quotes around names have no escapes."""
-    if written is HARMONY:
-        call = written_channel_call(name)
-    elif written.form is not None:
-        call = written_call(written.form, name)
-    else:
-        return
+    call = written_call(written.form.call if isinstance(written.form, ChannelForm) else written.form, name)
     parser = OutputParser(Format(written.states, written.start), {name: {}})
     if [event.name for event in parser.push(call, final=True) if isinstance(event, CallStart)] != [name]:
         raise InvalidRequest(

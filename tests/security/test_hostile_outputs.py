@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from paged_serve.frontend.parsers.events import Content
-from paged_serve.frontend.parsers.formats import HERMES, THINK
+from paged_serve.frontend.parsers.families.json_calls import HERMES
+from paged_serve.frontend.parsers.families.reasoning import THINK
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.text.detokenizer import Detokenizer

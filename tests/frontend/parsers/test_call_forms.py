@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from paged_serve.frontend.conversation.messages import Conversation, Function, Tool
-from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form, written_call
-from paged_serve.frontend.parsers.channel_forms import written_channel_call
+from paged_serve.frontend.parsers.call_forms import CallableTool, CallForm, calls_form, written_call
 from paged_serve.frontend.parsers.detection import ALL_TOOL_FORMATS
 from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
@@ -26,7 +25,7 @@ from paged_serve.protocol.messages.structured_outputs import StructuredOutputsPa
 
 from .test_formats import read
 
-FORMATS = [each for each in ALL_TOOL_FORMATS if each.form is not None]
+FORMATS = [each for each in ALL_TOOL_FORMATS if isinstance(each.form, CallForm)]
 ONE_BY_ONE = [each for each in FORMATS if each.form.parameter_begin]  # they write arguments one by one
 SCHEMAS = {
     "get_weather": {
@@ -54,7 +53,6 @@ NAME = operator.attrgetter("name")
 
 
 def source(written: ToolFormat, mode: str, tools: list[CallableTool], *, parallel: bool) -> str:
-    assert written.form is not None
     form = calls_form(written.form, tools, mode, parallel=parallel)
     return lowered(StructuredOutputsParams(structural_tag=form), AddedTokens()).source
 
@@ -102,7 +100,6 @@ def test_a_call_has_only_arguments_that_its_tool_declares(written):
 @pytest.mark.parametrize("written", FORMATS, ids=NAME)
 @pytest.mark.parametrize("parallel", [True, False])
 def test_forced_calls_are_parsed_as_valid_calls(written, parallel):
-    assert written.form is not None
     grammar, found = source(written, "required", TOOLS, parallel=parallel), []
     for seed in range(16):
         text = drawn(grammar, random.Random(seed), written.form.parameter_end)
@@ -151,10 +148,10 @@ _ODD_NAMES = (
 @pytest.mark.parametrize("written", ALL_TOOL_FORMATS, ids=NAME)
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_a_name_that_a_call_cannot_have_is_refused(written, mode):
-    refused = set()
+    refused, form = set(), written.form if isinstance(written.form, CallForm) else written.form.call
     for name in _ODD_NAMES:
         choice = tool_choice_of(Conversation(messages=[], tools=[Tool(function=Function(name=name))], tool_choice=mode))
-        text = written_channel_call(name) if written.form is None else written_call(written.form, name)
+        text = written_call(form, name)
         parser = OutputParser(Format(written.states, written.start), {name: {}})
         if read(parser.push(text, final=True)).calls == [(name, {})]:
             choice.form(written)
@@ -162,7 +159,7 @@ def test_a_name_that_a_call_cannot_have_is_refused(written, mode):
         refused.add(name)
         with pytest.raises(InvalidRequest, match=written.name):
             choice.form(written)
-    writes_json = written.form is not None and "{json}" in written.form.begin
+    writes_json = "{json}" in form.begin
     assert refused >= ({"a\nb"} if writes_json else {"get weather", " a", "a\nb"})
     assert "a:0" not in refused
 
@@ -174,7 +171,6 @@ def test_with_auto_any_text_is_allowed_and_every_call_is_valid(written):
     for byte in b"Hello, no calls. ":
         assert matcher.consume_token(byte)
     assert matcher.is_accepting()
-    assert written.form is not None
     begun = (written.form.before or written.form.begin.split("{")[0] or written.form.begin[:9]).encode()
     allowed = llguidance.LLMatcher(BYTES, grammar)
     for byte in [*begun, 0]:
@@ -275,7 +271,6 @@ def test_what_a_text_must_have_is_enforced_or_refused_in_alternatives_too(part, 
 def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_others():
     schema = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^[A-Z]"}}, "minProperties": 1}
     written = next(each for each in FORMATS if each.name == "qwen3_coder")
-    assert written.form is not None
     strict = calls_form(written.form, [CallableTool("f", schema, strict=True)], "required", parallel=True)
     with pytest.raises(InvalidRequest, match="/minProperties: this model writes arguments one by one"):
         lowered(StructuredOutputsParams(structural_tag=strict), AddedTokens())
@@ -290,7 +285,6 @@ def test_unenforceable_parts_are_refused_for_strict_tools_and_warned_about_for_o
 @pytest.mark.parametrize("written", ONE_BY_ONE, ids=NAME)
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_argument_whose_name_contains_the_text_that_ends_names_is_refused(written, strict):
-    assert written.form is not None
     behind = written.form.parameter_begin.partition("{key}")[2].split("\n")[0]
     schema = {"type": "object", "properties": {f"a{behind}b": {"type": "string"}}}
     with pytest.raises(InvalidRequest, match=r"ends an argument's name with") as refused:

@@ -1,8 +1,9 @@
-"""Forms in the channels of gpt-oss: every allowed output is parsed as reasoning, and content or a call of the form."""
+"""Forms of outputs in channels: every allowed output is parsed as reasoning, and content or calls of the form."""
 
 import json
 import random
 import re
+from dataclasses import dataclass
 
 import jsonschema_rs
 import llguidance
@@ -10,9 +11,10 @@ import pytest
 import tokenizers
 
 from paged_serve.frontend.parsers.call_forms import CallableTool
-from paged_serve.frontend.parsers.channel_forms import channel_calls, final_form
+from paged_serve.frontend.parsers.channel_forms import ChannelForm, channel_calls, final_form
 from paged_serve.frontend.parsers.detection import ModelFormats
-from paged_serve.frontend.parsers.formats import HARMONY
+from paged_serve.frontend.parsers.families.channels import HARMONY, SOLAR_OPEN
+from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format, output_reading
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
@@ -26,7 +28,11 @@ from .outputs import Output
 from .test_call_forms import SCHEMAS, TOOLS
 from .test_formats import read
 
-TAGS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
+TAGS = (
+    *("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
+    *("<|begin|>", "<|think|>", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|flush|>"),
+    *("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
+)
 ADDED = AddedTokens(special={tag: 300 + i for i, tag in enumerate(TAGS)})
 FIRST_BYTE = 1 + max(ADDED.special.values())  # in the tokenizer that forms are compiled with
 TOKENIZER = bytes_tokenizer(ADDED)
@@ -47,38 +53,69 @@ def accepts(params: StructuredOutputsParams, text: str) -> bool:
     return bool(matcher.is_accepting())
 
 
-def parsed(text: str) -> Output:
-    form = output_format(HARMONY, None)
-    assert form is not None
-    return read(OutputParser(form, SCHEMAS).push(text, final=True))
+@dataclass(frozen=True)
+class Channels:
+    """The texts of one family."""
+
+    format: ToolFormat
+    reasoning: str
+    final: str
+    call: str  # of the tool set
+    call_end: str = ""
+
+    @property
+    def form(self) -> ChannelForm:
+        assert isinstance(self.format.form, ChannelForm)
+        return self.format.form
+
+    def parsed(self, text: str) -> Output:
+        form = output_format(self.format, None)
+        assert form is not None
+        return read(OutputParser(form, SCHEMAS).push(text, final=True))
 
 
 def tag_ends(text: str) -> list[int]:
-    return [found.end() for found in re.finditer(r"<\|\w+\|>", text)]
+    return [found.end() for found in re.finditer(r"<\|[\w:]+\|>", text)]
 
 
-ANALYSIS = "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assistant"
-FINAL, CALL = "<|channel|>final<|message|>", "<|channel|>commentary to=functions.set <|constrain|>json<|message|>"
+GPT_OSS = Channels(
+    HARMONY,
+    "<|channel|>analysis<|message|>Let me: think. {}<|end|><|start|>assistant",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary to=functions.set <|constrain|>json<|message|>",
+)
+SOLAR = Channels(
+    SOLAR_OPEN,
+    "<|think|>Let me: think. {}<|end|><|begin|>assistant",
+    "<|content|>",
+    "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>set<|tool_call:args|>",
+    "<|tool_call:end|>",
+)
+by_family = pytest.mark.parametrize("family", [GPT_OSS, SOLAR], ids=["gpt-oss", "solar"])
 
 
-def test_without_tools_a_message_to_a_function_is_not_a_call(folder):
-    formats, tokenizer = ModelFormats(HARMONY), Tokenizer(str(folder))
-    text = ANALYSIS + CALL + '{"on": true}<|call|>' + FINAL + "It is on."
+@by_family
+def test_without_tools_a_message_to_a_function_is_not_a_call(folder, family):
+    formats, tokenizer = ModelFormats(family.format), Tokenizer(str(folder))
+    ends = "<|call|>" if family is GPT_OSS else "<|tool_call:end|><|calls|><|begin|>assistant"
+    text = family.reasoning + family.call + '{"on": true}' + ends + family.final + "It is on."
     for tools, calls in (([("set", SCHEMA)], 1), ([], 0)):
-        reading = output_reading(formats, tokenizer, tools, "<|start|>assistant")
+        reading = output_reading(formats, tokenizer, tools, family.form.next)
         found = read(reading.parser().push(text, True, tag_ends(text)))
         assert (found.content, len(found.calls)) == ("It is on.", calls)
-        assert found.reasoning == "Let me: think. {}" + ("" if calls else '{"on": true}')
+        assert found.reasoning.startswith("Let me: think. {}")
+        assert ('{"on": true}' in found.reasoning) == (not calls)
 
 
-def test_a_tag_in_other_tokens_than_its_own_is_quoted(tmp_path):
+@by_family
+def test_a_tag_in_other_tokens_than_its_own_is_quoted(tmp_path, family):
     folder = make_model_folder(tmp_path / "model")
     library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     library.add_special_tokens([*TAGS])
     library.save(str(folder / "tokenizer.json"))
-    reading = output_reading(ModelFormats(HARMONY), Tokenizer(str(folder)), [], "<|start|>assistant")
-    quote = "It says <|end|><|start|>user<|message|>."
-    text = ANALYSIS.replace("think", quote) + FINAL + quote
+    reading = output_reading(ModelFormats(family.format), Tokenizer(str(folder)), [], family.form.next)
+    quote = "It says <|end|><|start|>user<|message|><|begin|>assistant<|content|>."
+    text = family.reasoning.replace(": think", f": {quote}") + family.final + quote
     for pieces in ([text], list(text)):
         parser = reading.parser()
         events = parser.push("", tag_ends=tag_ends(text.replace(quote, "_" * len(quote))))
@@ -87,56 +124,76 @@ def test_a_tag_in_other_tokens_than_its_own_is_quoted(tmp_path):
         assert (found.reasoning, found.content) == (f"Let me: {quote}. {{}}", quote)
 
 
-@pytest.mark.parametrize("before", ["", ANALYSIS])
-def test_a_form_constrains_only_the_final_message(before):
-    params = final_form(StructuredOutputsParams(json=json.dumps(SCHEMA)))
+@by_family
+@pytest.mark.parametrize("reasons", [False, True])
+def test_a_form_constrains_only_the_final_message(family, reasons):
+    before = family.reasoning if reasons else ""
+    params = final_form(family.form, StructuredOutputsParams(json=json.dumps(SCHEMA)))
     for content, is_valid in (('{"on": true}', True), ('{"on": 1}', False), ("On.", False), ("", False)):
-        text = before + FINAL + content
+        text = before + family.final + content
         assert accepts(params, text) == is_valid, text
         if is_valid:
-            found = parsed(text)
+            found = family.parsed(text)
             assert jsonschema_rs.is_valid(SCHEMA, json.loads(found.content))
             assert found.reasoning == ("Let me: think. {}" if before else "")
-    assert not accepts(params, before + CALL + "{}")
+    assert not accepts(params, before + family.call + "{}" + family.call_end)
     assert not accepts(params, before)
 
 
-def test_other_kinds_of_forms_constrain_it_too_or_are_refused():
-    assert accepts(final_form(StructuredOutputsParams(choice=["yes", "no"])), FINAL + "no")
-    assert accepts(final_form(StructuredOutputsParams(regex="a+")), ANALYSIS + FINAL + "aaa")
-    assert not accepts(final_form(StructuredOutputsParams(regex="a+")), FINAL + "b")
-    assert accepts(final_form(StructuredOutputsParams(json_object=True)), FINAL + '{"x": 1}')
+@by_family
+def test_other_kinds_of_forms_constrain_it_too_or_are_refused(family):
+    assert accepts(final_form(family.form, StructuredOutputsParams(choice=["yes", "no"])), family.final + "no")
+    params = final_form(family.form, StructuredOutputsParams(regex="a+"))
+    assert accepts(params, family.reasoning + family.final + "aaa")
+    assert not accepts(params, family.final + "b")
+    assert accepts(final_form(family.form, StructuredOutputsParams(json_object=True)), family.final + '{"x": 1}')
     for refused in ({"grammar": 'start: "a"'}, {"json_object": True, "disable_any_whitespace": True}):
         with pytest.raises(InvalidRequest, match="writes in channels"):
-            final_form(StructuredOutputsParams(**refused))
+            final_form(family.form, StructuredOutputsParams(**refused))
 
 
-@pytest.mark.parametrize("before", ["", ANALYSIS])
+@by_family
+@pytest.mark.parametrize("reasons", [False, True])
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_a_call_has_valid_arguments_and_with_auto_there_may_be_none(before, mode):
-    params = channel_calls(TOOLS, mode)
-    assert accepts(params, f'{before}{CALL}{{"at": {{"x": 3}}}}')
-    assert parsed(f'{before}{CALL}{{"at": {{"x": 3}}}}').calls == [("set", {"at": {"x": 3}})]
-    assert not accepts(params, f'{before}{CALL}{{"at": {{"x": 30}}}}')
-    assert not accepts(params, before + CALL.replace("set", "other") + "{}")
-    assert accepts(params, before + FINAL + "Any text {}.") == (mode == "auto")
+def test_a_call_has_valid_arguments_and_with_auto_there_may_be_none(family, reasons, mode):
+    before = family.reasoning if reasons else ""
+    params = channel_calls(family.form, TOOLS, mode, parallel=True)
+    text = f'{before}{family.call}{{"at": {{"x": 3}}}}{family.call_end}'
+    assert accepts(params, text)
+    assert family.parsed(text).calls == [("set", {"at": {"x": 3}})]
+    assert not accepts(params, text.replace("3", "30"))
+    assert not accepts(params, text.replace("set", "other"))
+    assert accepts(params, before + family.final + "Any text {}.") == (mode == "auto")
 
 
-def test_every_division_of_an_allowed_output_is_parsed_alike():
-    text = f'{ANALYSIS}{CALL}{{"on": false}}'
+@by_family
+@pytest.mark.parametrize("parallel", [True, False])
+def test_there_may_be_several_calls_if_the_family_and_the_request_allow_it(family, parallel):
+    call = f'{family.call}{{"on": true}}{family.call_end}'
+    text = call + call.removeprefix(family.form.call.before)
+    params = channel_calls(family.form, TOOLS, "required", parallel=parallel)
+    assert accepts(params, call)
+    assert accepts(params, text) == (parallel and family is SOLAR)
+    assert len(family.parsed(text).calls) == 2
+
+
+@by_family
+def test_every_division_of_an_allowed_output_is_parsed_alike(family):
+    text = f'{family.reasoning}{family.call}{{"on": false}}{family.call_end}'
     for seed in range(50):
         rng = random.Random(seed)
         at = rng.randint(0, len(text))
-        form = output_format(HARMONY, None)
+        form = output_format(family.format, None)
         assert form is not None
         parser = OutputParser(form, SCHEMAS)
         events = [*parser.push(text[:at]), *parser.push(text[at:], final=True)]
-        assert read(events) == parsed(text)
+        assert read(events) == family.parsed(text)
 
 
+@by_family
 @pytest.mark.parametrize("name", ["mcp:files", "files/read", "é"])
-def test_a_tool_may_have_any_name(name):
-    text = f'<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{{"on": true}}'
+def test_a_tool_may_have_any_name(family, name):
+    text = f'{family.call.replace("set", name)}{{"on": true}}{family.call_end}'
     tool = CallableTool(name, SCHEMA, strict=True)
-    assert accepts(channel_calls([tool], "required"), text)
-    assert parsed(text).calls == [(name, {"on": True})]
+    assert accepts(channel_calls(family.form, [tool], "required", parallel=False), text)
+    assert family.parsed(text).calls == [(name, {"on": True})]

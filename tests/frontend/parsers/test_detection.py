@@ -63,6 +63,7 @@ def test_formats_of_published_templates_are_found():
         ("as JSON within <tool_call></tool_call> {{ '<tool_calls>[' }} [BEGIN FINAL RESPONSE]", ("jamba", "apriel")),
         ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>", ("cohere", "cohere")),
         ("{% set begin = mark ~ '<tool_call>' %}<mm:think>", (None, None)),
+        ("<|think|>{{ '<|tool_calls|>' }}<|tool_call:begin|>", ("solar_open", None)),
         ("{{ messages }}", (None, None)),
     ],
 )
@@ -83,6 +84,7 @@ def test_names_take_precedence_over_patterns():
     assert names(hermes, tools="hunyuan_a13b", reasoning="seed_oss") == ("jamba", "seed_oss")
     assert names(hermes, tools="openai") == ("openai", None), "this format includes reasoning"
     assert names(hermes, reasoning="openai_gptoss") == ("openai", None)
+    assert names(hermes, reasoning="solar_open") == ("solar_open", None)
 
 
 @pytest.mark.parametrize(("option", "flag"), [("tools", "--tool-call-parser"), ("reasoning", "--reasoning-parser")])

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from paged_serve.frontend.parsers.channel_forms import ChannelForm
 from paged_serve.frontend.parsers.detection import ALL_TOOL_FORMATS
 from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from paged_serve.frontend.parsers.formats import THINK, THOUGHT_CHANNEL
+from paged_serve.frontend.parsers.families.reasoning import THINK, THOUGHT_CHANNEL
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.collector import joined
@@ -18,10 +19,11 @@ from ..conversation.chat_template_cases import conversation_input
 from .outputs import TOOLS, WRITERS, Output, damaged, drawn_output, drawn_pieces
 
 FORMATS = {each.name: each for each in ALL_TOOL_FORMATS}
+CHANNELS = {each.name for each in ALL_TOOL_FORMATS if isinstance(each.form, ChannelForm)}  # they include reasoning
 
 
 def form_of(name: str, *, reasons: bool = True) -> Format:
-    form = output_format(FORMATS[name], THINK if reasons and name != "openai" else None)
+    form = output_format(FORMATS[name], THINK if reasons and name not in CHANNELS else None)
     assert form is not None
     return form
 
@@ -98,7 +100,7 @@ def test_no_tag_of_a_state_begins_another(name):
 
 def test_states_of_reasoning_have_distinct_names():
     names = {"in reasoning", "before reasoning", "reasoning", "after reasoning"}
-    assert not [each.name for each in ALL_TOOL_FORMATS if each.name != "openai" and names & each.states.keys()]
+    assert not [each.name for each in ALL_TOOL_FORMATS if each.name not in CHANNELS and names & each.states.keys()]
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ async def grammar_of(
     num_searched = len(words) * sum(map(len, form.choice or ()))
     form = await service.off_loop(num_searched, without_bad_words, form, words)
     try:
-        if service.formats.writes_channels and reading is not None and calls is None:
-            form = final_form(form)
+        if (channels := service.formats.channels) is not None and reading is not None and calls is None:
+            form = final_form(channels, form)
         grammar, warnings = await service.grammars.compile(form)
         return grammar if reading is None else reading.behind_reasoning(grammar, service.tokenizer), warnings
     except InvalidRequest as refused:

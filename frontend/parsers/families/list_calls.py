@@ -1,8 +1,9 @@
 """Formats whose calls are members of one list, of JSON or in Python's syntax, mostly between two tags."""
 
-from .call_forms import CallForm
-from .formats import MISTRAL_STATES, ToolFormat
-from .readers.states import CONTENT, FAIL, JsonCall, PythonCalls, Skip, State, Text
+from ..call_forms import CallForm
+from ..formats import ToolFormat
+from ..readers.states import CONTENT, FAIL, JsonCall, PythonCalls, Skip, State, Text
+from .json_calls import MISTRAL_STATES
 
 
 def _object_in_list(begin: str, end: str = "") -> CallForm:

@@ -1,0 +1,1 @@
+"""The formats of families of models, by the kind of their calls."""

@@ -1,0 +1,10 @@
+"""Formats of reasoning between two tags."""
+
+from ..formats import ReasoningFormat
+
+THINK = ReasoningFormat("think", "<think>", "</think>")  # DeepSeek R1, Qwen 3, QwQ, GLM 4.5, Kimi K2 and many others
+THINK_IN_BRACKETS = ReasoningFormat("mistral", "[THINK]", "[/THINK]")  # Magistral
+THOUGHT_CHANNEL = ReasoningFormat("gemma4", "<|channel>", "<channel|>", label="thought\n")  # Gemma 4
+THINK_OF_SEED = ReasoningFormat("seed_oss", "<seed:think>", "</seed:think>")
+THINK_OF_COHERE = ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>")  # Command R7B and A
+REASONING_STEPS = ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
