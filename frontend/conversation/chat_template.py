@@ -5,12 +5,12 @@ and the prompt is cut at the mark.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -59,10 +59,12 @@ class ChatTemplate:
         self._variables = dict(variables or {})
         self._mark = ""
         self._templates: dict[str, jinja2.Template] = {}
+        self._tools_names: dict[jinja2.Template, str] = {}
         self._found_needs: dict[jinja2.Template, TemplateNeeds] = {}
         for name, text in sources.items():
             try:
-                self._templates[name] = environment.from_string(text)
+                self._templates[name] = template = environment.from_string(text)
+                self._tools_names[template] = _tools_name(meta.find_undeclared_variables(environment.parse(text)))
             except jinja2.TemplateError as error:
                 raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
             except _ERRORS as error:  # the compiler evaluates constants
@@ -91,15 +93,17 @@ class ChatTemplate:
         messages = self._needs(bool(tools)).adapted(messages)
         if continue_final_message:
             messages = with_mark(messages)
+        template = self._template(bool(tools))
         values = {
             "strftime_now": _clock(moment, utc_offset_s),
             **kwargs,
             "messages": messages,
             "tools": tools,
+            self._tools_names[template]: tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = self._text(self._template(bool(tools)), values)
+        text = self._text(template, values)
         return cut_at_mark(text) if continue_final_message else text
 
     def probe(self) -> None:
@@ -153,6 +157,11 @@ class ChatTemplate:
         """Plain JSON: models were trained without HTML escapes."""
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
         return text.replace(json.dumps(self._mark)[1:-1], self._mark) if ensure_ascii and self._mark else text
+
+
+def _tools_name(read: Collection[str]) -> str:
+    """The variable that gets the tools: `tools`, unless the template reads only another name (SmolLM3)."""
+    return "xml_tools" if "xml_tools" in read and "tools" not in read else "tools"
 
 
 def _raise_exception(message: str) -> None:

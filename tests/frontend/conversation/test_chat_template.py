@@ -31,6 +31,19 @@ def test_templates_find_the_helpers_they_expect(source, expected):
     assert ChatTemplate(source, {"bos_token": "<s>"}).render(HELLO, enable_thinking=False) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% if xml_tools %}{{ xml_tools[0].name }}{% endif %}", "f"),
+        ("{{ (xml_tools or tools)[0].name }}{{ xml_tools is defined }}", "fFalse"),
+        ("{{ tools[0].name }}", "f"),
+        ("{% for tool in python_tools or [] %}{{ tool.name }}{% endfor %}", ""),
+    ],
+)
+def test_tools_have_the_name_that_the_template_reads(source, expected):
+    assert ChatTemplate(source).render(HELLO, tools=[{"name": "f"}]) == expected
+
+
 ANSWER = {"role": "assistant", "content": "The end "}
 
 
