@@ -28,7 +28,9 @@ class CallForm:
     parameter_begin: str = ""
     parameter_end: str = ""
     parameter_separator: str = ""
-    plain_text: bool = False  # strings are written without quotes and escapes
+    plain_text: bool = False  # strings are written without quotes and escapes,
+    text_begin: str = ""  # between these instead of `parameter_begin` and `parameter_end`, if they are set
+    text_end: str = ""
     is_whole_output: bool = False  # `trigger` begins calls only at the beginning of an output
 
 
@@ -104,6 +106,8 @@ def _arguments(form: CallForm, tool: CallableTool) -> Form:
             "end": form.parameter_end,
             "separator": form.parameter_separator,
             "plain_text": form.plain_text,
+            "text_begin": form.text_begin or form.parameter_begin,
+            "text_end": form.text_end or form.parameter_end,
             "lenient": not tool.strict,
         }
     # No others than those that are declared.

@@ -18,15 +18,29 @@ from .families.json_calls import (
     HERMES,
     KIMI_K2,
     LLAMA3_JSON,
+    MINIMAX,
     MISTRAL,
 )
-from .families.list_calls import COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
-from .families.parameter_calls import FUNCTION_GEMMA, GEMMA4, GLM45, MINIMAX_M2, QWEN3_CODER, SEED_OSS
+from .families.list_calls import APERTUS, COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
+from .families.parameter_calls import (
+    DEEPSEEK_V4,
+    DEEPSEEK_V32,
+    FUNCTION_GEMMA,
+    GEMMA4,
+    GLM45,
+    HY_V3,
+    MINICPM5,
+    MINIMAX_M2,
+    QWEN3_CODER,
+    SEED_OSS,
+)
 from .families.reasoning import (
     REASONING_STEPS,
     THINK,
     THINK_IN_BRACKETS,
+    THINK_OF_APERTUS,
     THINK_OF_COHERE,
+    THINK_OF_HY,
     THINK_OF_SEED,
     THOUGHT_CHANNEL,
 )
@@ -38,9 +52,12 @@ Named = TypeVar("Named")
 ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
-    *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN),
+    *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN, DEEPSEEK_V32, DEEPSEEK_V4, HY_V3, APERTUS, MINIMAX, MINICPM5),
 )
-ALL_REASONING_FORMATS = (*(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),)
+ALL_REASONING_FORMATS = (
+    *(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),
+    *(THINK_OF_HY, THINK_OF_APERTUS),
+)
 
 # The first pattern that matches the template counts (None: an unknown format). Several formats have <tool_call>; more
 # specific ones come first.
@@ -48,6 +65,11 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|channel\|>", HARMONY),
     (r"<\|tool_call:begin\|>", SOLAR_OPEN),
     (r"<\|tool_call>", GEMMA4),
+    ("(?s)｜DSML｜.*function_calls>", DEEPSEEK_V32),
+    ("｜DSML｜", DEEPSEEK_V4),
+    (r"<tool_sep(\{\}|:opensource)>", HY_V3),
+    (r"<\|tools_prefix\|>", APERTUS),
+    (r'<function name="[^<]*<param name="', MINICPM5),
     ("<start_function_call>", FUNCTION_GEMMA),
     ("(?s)<｜tool▁calls▁begin｜>.*```json", DEEPSEEK_V3),
     ("<｜tool▁calls▁begin｜>", DEEPSEEK_V31),
@@ -66,6 +88,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|function_call\|>", GIGACHAT3),
     ("<TOOLCALL>", NEMOTRON),
     (r"<tool_calls>\[", JAMBA),
+    (r'<tool_calls>(\n|\\n)\{"name": <tool-name>', MINIMAX),
     (r"<\|START_ACTION\|>", COHERE),
     (r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[", LFM2),
     ("<mm:think>", None),  # MiniMax-M3: its <tool_call> contains XML
@@ -79,6 +102,8 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
     ("</seed:think>", THINK_OF_SEED),
     (r"<\|END_THINKING\|>", THINK_OF_COHERE),
     (r"\[BEGIN FINAL RESPONSE\]", REASONING_STEPS),
+    (r"</think(\{\}|:opensource)>", THINK_OF_HY),
+    (r"<\|inner_suffix\|>", THINK_OF_APERTUS),
 )
 
 # vLLM's names for these formats.

@@ -65,11 +65,12 @@ class OutputReading:
 
     def tags(self) -> set[str]:
         """The texts that the parser needs in an output, even if they are special tokens."""
-        return _tags(self.format) | {self.reasoning_begin, self.reasoning_end} - {""} | _IN_HEADERS
+        return _tags(self.format) | {self.reasoning_begin, self.reasoning_end} - {""} | _IN_HEADERS | _IN_TAGS
 
 
 AFTER_REASONING = "after reasoning"
 _IN_HEADERS = {"<|constrain|>", "[CALL_ID]", "<|tool_call:name|>"}
+_IN_TAGS = {"｜DSML｜"}  # parts of tags that are tokens of their own
 
 
 def output_reading(

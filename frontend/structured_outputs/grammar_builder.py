@@ -73,8 +73,10 @@ class GrammarBuilder:
         """Any text that does not contain `text`, followed by `text`."""
         if not text:
             return self.rule(ANY_TEXT)
-        if text in self._special:
-            return self.rule(f"{self.rule(ANY_TEXT)} {self.literal(text)}")
+        special = next((found for found in self._spelled.finditer(text) if found[0] in self._special), None)
+        if special is not None:  # no free text contains the token
+            before = regex_terminal(f"(?s:.*){re.escape(text[: special.start()])}")
+            return self.rule(f"{self.rule(before)} {self.literal(text[special.start() :])}")
         return self.rule(f"{ANY_TEXT} {_quoted(text)}", "[lazy]")
 
     def triggered(self, triggers: dict[str, list[str]], *, least: bool, most_one: bool) -> str:

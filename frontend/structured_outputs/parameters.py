@@ -15,9 +15,11 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 class Parameters:
-    """The node {"type": "parameters", "schema", "begin", "end", "separator", "plain_text", "lenient"}.
+    """The node {"type": "parameters", "schema", "begin", "end", "separator", "plain_text", "text_begin", "text_end",
+    "lenient"}.
 
-    `begin` contains {key}. With `plain_text` strings are written without quotes and escapes, other values as JSON.
+    `begin` contains {key}. With `plain_text` strings are written without quotes and escapes, between `text_begin` and
+    `text_end`, and other values as JSON.
     Parameters come in the order of the schema; optional ones may be left out.
     """
 
@@ -47,14 +49,16 @@ class Parameters:
         return first
 
     def _part(self, key: str, schema: Any) -> str:
-        builder, end = self._builder, self._node["end"]
-        behind = self._node["begin"].partition("{key}")[2].partition("\n")[0]
-        if behind and behind in key:  # a reader would take it for the name's end, and the rest for the value
-            raise Unsupported(
-                pointer("/properties", key), f"this model ends an argument's name with {behind!r}; rename it"
-            )
-        begin = builder.literal(self._node["begin"].replace("{key}", key))
-        if self._node["plain_text"] and takes_text(self._schema, schema):
+        for written in (self._node["begin"], self._node["text_begin"]):
+            behind = written.partition("{key}")[2].partition("\n")[0]
+            if behind and behind in key:  # a reader would take it for the name's end, and the rest for the value
+                raise Unsupported(
+                    pointer("/properties", key), f"this model ends an argument's name with {behind!r}; rename it"
+                )
+        builder, is_text = self._builder, self._node["plain_text"] and takes_text(self._schema, schema)
+        begin = builder.literal(self._node["text_begin" if is_text else "begin"].replace("{key}", key))
+        end = self._node["text_end" if is_text else "end"]
+        if is_text:
             if other := next(other_keywords(self._schema, schema, pointer("/properties", key)), ""):
                 self._not_enforced(other, "this model writes texts as they are")
             if (texts := listed_texts(self._schema, schema)) is None:

@@ -30,6 +30,20 @@ GIGACHAT3 = ToolFormat(  # GigaChat 3.1; 3.0 writes calls as messages of a role 
     CallForm('<|function_call|>{"name": {json}, "arguments": ', "}", "<|function_call|>"),
 )
 
+MINIMAX = ToolFormat(  # MiniMax-M1
+    "minimax",
+    {
+        CONTENT: Text("content", {"<tool_calls>": "call"}),
+        "call": JsonCall("end"),
+        "end": Skip({"</tool_calls>": CONTENT}, CONTENT, begins={"{": "call"}),
+    },
+    CallForm(
+        *('{"name": {json}, "arguments": ', "}", "<tool_calls>", "\n"),
+        before="<tool_calls>\n",
+        after="\n</tool_calls>",
+    ),
+)
+
 LLAMA3_JSON = ToolFormat(  # Llama 3.1 to 3.3: calls are the whole output
     "llama3_json",
     {

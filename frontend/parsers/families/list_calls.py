@@ -1,8 +1,21 @@
 """Formats whose calls are members of one list, of JSON or in Python's syntax, mostly between two tags."""
 
+import re
+
 from ..call_forms import CallForm
 from ..formats import ToolFormat
-from ..readers.states import CONTENT, FAIL, JsonCall, PythonCalls, Skip, State, Text
+from ..readers.states import (
+    CONTENT,
+    FAIL,
+    Header,
+    HeaderEnd,
+    JsonArguments,
+    JsonCall,
+    PythonCalls,
+    Skip,
+    State,
+    Text,
+)
 from .json_calls import MISTRAL_STATES
 
 
@@ -41,6 +54,23 @@ COHERE = _json_list(  # Command R7B and A
         "<|START_ACTION|>[\n    ",
         "\n]<|END_ACTION|>",
     ),
+)
+
+APERTUS = ToolFormat(  # each call is an object whose only key is the tool's name
+    "apertus",
+    {
+        CONTENT: Text("content", {"<|tools_prefix|>": "list"}),
+        "list": Skip({"[": "call"}, FAIL),
+        "call": Skip({"{": "quote"}, FAIL),
+        "quote": Skip({'"': "name"}, FAIL),
+        "name": Header((HeaderEnd('"', re.compile(r'^(?P<name>[^"\\\x00-\x1f]+)$'), "colon"),)),
+        "colon": Skip({":": "arguments"}, "arguments"),
+        "arguments": JsonArguments("close"),
+        "close": Skip({"}": "more"}, "more"),
+        "more": Skip({",": "call", "]": "end"}, CONTENT),
+        "end": Skip({"<|tools_suffix|>": CONTENT}, CONTENT),
+    },
+    CallForm("{{json}: ", "}", "<|tools_prefix|>[", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
 )
 
 PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE

@@ -1,6 +1,7 @@
 """Formats whose calls have their arguments one by one, or as an object with marks instead of quotes."""
 
 import re
+from dataclasses import replace
 
 from ..call_forms import CallForm
 from ..formats import ToolFormat
@@ -59,25 +60,101 @@ GLM45 = ToolFormat(  # GLM 4.5 to 4.7
     ),
 )
 
-MINIMAX_M2 = ToolFormat(
-    "minimax_m2",
+HY_V3 = ToolFormat(  # Hunyuan 3
+    "hy_v3",
     {
-        CONTENT: Text("content", {"<minimax:tool_call>": "open"}),
-        "open": Skip({'<invoke name="': "name"}, FAIL),
-        "name": Header((HeaderEnd('">', NAME, "begin"),)),
-        "begin": Skip({'<parameter name="': "key", "</invoke>": "close"}, "close"),
-        "key": Key('">', "value"),
-        "value": Value("</parameter>", "begin"),
-        "close": Skip({'<invoke name="': "name", "</minimax:tool_call>": "between"}, "between", ends_call=True),
-        "between": Skip({"<minimax:tool_call>": "open"}, CONTENT),
+        CONTENT: Text("content", {"<tool_calls:opensource>": "open"}),
+        "open": Skip({"<tool_call:opensource>": "name"}, FAIL),
+        "name": Header((HeaderEnd("<tool_sep:opensource>", NAME, "begin"),)),
+        "begin": Skip({"<arg_key:opensource>": "key", "</tool_call:opensource>": "close"}, "close"),
+        "key": Key("</arg_key:opensource>", "gap"),
+        "gap": Skip({"<arg_value:opensource>": "value"}, CONTENT),
+        "value": Value("</arg_value:opensource>", "begin"),
+        "close": Skip({"<tool_call:opensource>": "name", "</tool_calls:opensource>": CONTENT}, CONTENT, ends_call=True),
     },
     CallForm(
-        *('<invoke name="{name}">\n', "</invoke>", "<minimax:tool_call>", "\n"),
-        before="<minimax:tool_call>\n",
-        after="\n</minimax:tool_call>",
-        parameter_begin='<parameter name="{key}">',
-        parameter_end="</parameter>\n",
+        *("<tool_call:opensource>{name}<tool_sep:opensource>\n", "</tool_call:opensource>\n"),
+        "<tool_calls:opensource>",
+        before="<tool_calls:opensource>\n",
+        after="</tool_calls:opensource>",
+        parameter_begin="<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>",
+        parameter_end="</arg_value:opensource>\n",
         plain_text=True,
+    ),
+)
+
+
+def _invocations(name: str, begin: str, end: str, mark: str, keys: Key, form: CallForm) -> ToolFormat:
+    """A format with invocations between two tags; `mark`: the beginning of the other tags' names."""
+    close = f"</{mark}invoke>"
+    states: dict[str, State] = {
+        CONTENT: Text("content", {begin: "open"}),
+        "open": Skip({f'<{mark}invoke name="': "name"}, FAIL),
+        "name": Header((HeaderEnd('">', NAME, "begin"),)),
+        "begin": Skip({f'<{mark}parameter name="': "key", close: "close"}, "close"),
+        "key": keys,
+        "value": Value(f"</{mark}parameter>", "begin"),
+        "text": Value(f"</{mark}parameter>", "begin", kind="text"),
+        "other": Value(f"</{mark}parameter>", "begin", kind="other"),
+        "close": Skip({f'<{mark}invoke name="': "name", end: "between"}, "between", ends_call=True),
+        "between": Skip({begin: "open"}, CONTENT),
+    }
+    whole = replace(
+        form,
+        before=f"{begin}\n",
+        after=f"\n{end}",
+        parameter_end=f"</{mark}parameter>\n",
+        plain_text=True,
+    )
+    return ToolFormat(name, states, whole)
+
+
+MINIMAX_M2 = _invocations(
+    *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", ""),
+    Key('">', "value"),
+    CallForm(
+        *('<invoke name="{name}">\n', "</invoke>", "<minimax:tool_call>", "\n"),
+        parameter_begin='<parameter name="{key}">',
+    ),
+)
+
+
+def _dsml(name: str, tag: str) -> ToolFormat:
+    """Each parameter says itself whether it is text."""
+    return _invocations(
+        *(name, f"<｜DSML｜{tag}>", f"</｜DSML｜{tag}>", "｜DSML｜"),
+        Key('" string="true">', "text", {'" string="false">': "other"}),
+        CallForm(
+            *('<｜DSML｜invoke name="{name}">\n', "</｜DSML｜invoke>", f"<｜DSML｜{tag}>", "\n"),
+            parameter_begin='<｜DSML｜parameter name="{key}" string="false">',
+            text_begin='<｜DSML｜parameter name="{key}" string="true">',
+        ),
+    )
+
+
+DEEPSEEK_V32 = _dsml("deepseek_v32", "function_calls")
+DEEPSEEK_V4 = _dsml("deepseek_v4", "tool_calls")
+
+MINICPM5 = ToolFormat(
+    "minicpm5",
+    {
+        CONTENT: Text("content", {'<function name="': "name"}),
+        "name": Header((HeaderEnd('">', NAME, "begin"),)),
+        "begin": Skip({'<param name="': "key", "</function>": "between"}, "between"),
+        "key": Key('">', "kind"),
+        "kind": Skip({"<![CDATA[": "text"}, "value", skips_space=False),
+        "text": Value("]]>", "end", kind="text"),
+        "end": Skip({"</param>": "begin"}, "begin"),
+        "value": Value("</param>", "begin"),
+        "between": Skip({'<function name="': "name"}, CONTENT, ends_call=True),
+    },
+    CallForm(
+        *('<function name="{name}">', "</function>", '<function name="', "\n"),
+        parameter_begin='<param name="{key}">',
+        parameter_end="</param>",
+        plain_text=True,
+        text_begin='<param name="{key}"><![CDATA[',
+        text_end="]]></param>",
     ),
 )
 

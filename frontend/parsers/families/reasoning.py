@@ -8,3 +8,5 @@ THOUGHT_CHANNEL = ReasoningFormat("gemma4", "<|channel>", "<channel|>", label="t
 THINK_OF_SEED = ReasoningFormat("seed_oss", "<seed:think>", "</seed:think>")
 THINK_OF_COHERE = ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>")  # Command R7B and A
 REASONING_STEPS = ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
+THINK_OF_HY = ReasoningFormat("hy_v3", "<think:opensource>", "</think:opensource>")
+THINK_OF_APERTUS = ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>")

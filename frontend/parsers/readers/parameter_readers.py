@@ -33,7 +33,7 @@ def value_json(text: str) -> str:
 class KeyReader:
     def __init__(self, state: Key, collector: Collector):
         self._state, self._collector = state, collector
-        self._tags = tags_of(state.end)
+        self._tags = tags_of(state.end, *state.other_ends)
         self._pieces: list[str] = []
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
@@ -44,7 +44,7 @@ class KeyReader:
         if not tag:
             return end, None
         self._collector.start_parameter("".join(self._pieces).strip())
-        return end + len(tag), self._state.next
+        return end + len(tag), self._state.other_ends.get(tag, self._state.next)
 
 
 class ValueReader:
@@ -53,7 +53,8 @@ class ValueReader:
     def __init__(self, state: Value, collector: Collector):
         self._state, self._collector = state, collector
         self._tags = tags_of(state.end)
-        self._is_text = takes_text(collector.tool_schema, collector.schema)
+        is_declared = state.kind == "declared"
+        self._is_text = takes_text(collector.tool_schema, collector.schema) if is_declared else state.kind == "text"
         self._begun = False
         self._held = ""  # a line break that may be the last character
         self._pieces: list[str] = []

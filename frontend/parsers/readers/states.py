@@ -31,6 +31,7 @@ class Skip:
     otherwise: str
     begins: Mapping[str, str] = field(default_factory=dict)
     keeps_space: bool = False  # the state `otherwise` reads the white space
+    skips_space: bool = True
     ends_call: bool = False  # all parameters of the call have been read
 
 
@@ -87,10 +88,11 @@ class PythonCalls:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A parameter's name, up to `end`."""
+    """A parameter's name, up to `end`, or up to another end, which has a next state of its own."""
 
     end: str
     next: str
+    other_ends: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Value:
     end: str
     next: str
     trims: bool = False
+    kind: Literal["declared", "text", "other"] = "declared"  # whether it is text: as the tool declares, yes, or no
 
 
 State = Text | Skip | Header | JsonArguments | MarkedArguments | JsonCall | PythonCalls | Key | Value

@@ -39,7 +39,7 @@ class SkipReader:
             collector.end_call()
 
     def read(self, text: str, at: int, final: bool) -> tuple[int, str | None]:
-        start, at = at, behind_space(text, at)
+        start, at = at, behind_space(text, at) if self._state.skips_space else at
         if self._state.keeps_space:
             self._collector.content(text[start:at])
         if tag := self._tags.at(text, at, self._tokens):

@@ -57,17 +57,17 @@ def source(written: ToolFormat, mode: str, tools: list[CallableTool], *, paralle
     return lowered(StructuredOutputsParams(structural_tag=form), AddedTokens()).source
 
 
-def drawn(source: str, rng: random.Random, end: str, limit: int = 2000) -> str:
-    """A random text of the grammar, byte by byte; closing characters, and `end` in free text, are more likely."""
+def drawn(source: str, rng: random.Random, ending: str, limit: int = 2000) -> str:
+    """A random text of the grammar, byte by byte; closing characters, and `ending` in free text, are more likely."""
     matcher = llguidance.LLMatcher(BYTES, source)
     bits = llguidance.numpy.allocate_token_bitmask(1, BYTES.vocab_size)
-    text = bytearray()
+    text, end = bytearray(), ending.encode()
     while len(text) < limit:
         llguidance.numpy.fill_next_token_bitmask(matcher, bits)
         allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
-        if len(allowed) > 100 and rng.random() < 0.2 and matcher.validate_tokens(list(end.encode())) == len(end):
-            assert matcher.consume_tokens(list(end.encode()))
-            text += end.encode()
+        if len(allowed) > 100 and rng.random() < 0.2 and matcher.validate_tokens([*end]) == len(end):
+            assert matcher.consume_tokens([*end])
+            text += end
             continue
         closing = [token for token in allowed if token < 256 and token in b'"\n<>]})abc019']
         token = rng.choice(closing if closing and rng.random() < 0.9 else allowed)
@@ -102,7 +102,7 @@ def test_a_call_has_only_arguments_that_its_tool_declares(written):
 def test_forced_calls_are_parsed_as_valid_calls(written, parallel):
     grammar, found = source(written, "required", TOOLS, parallel=parallel), []
     for seed in range(16):
-        text = drawn(grammar, random.Random(seed), written.form.parameter_end)
+        text = drawn(grammar, random.Random(seed), written.form.text_end or written.form.parameter_end)
         if not text:
             continue
         parser = OutputParser(output_format(written, None), SCHEMAS)

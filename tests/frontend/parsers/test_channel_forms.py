@@ -10,10 +10,11 @@ import llguidance
 import pytest
 import tokenizers
 
-from paged_serve.frontend.parsers.call_forms import CallableTool
+from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form
 from paged_serve.frontend.parsers.channel_forms import ChannelForm, channel_calls, final_form
 from paged_serve.frontend.parsers.detection import ModelFormats
 from paged_serve.frontend.parsers.families.channels import HARMONY, SOLAR_OPEN
+from paged_serve.frontend.parsers.families.parameter_calls import DEEPSEEK_V4
 from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format, output_reading
@@ -31,6 +32,7 @@ from .test_formats import read
 TAGS = (
     *("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
     *("<|begin|>", "<|think|>", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|flush|>"),
+    "｜DSML｜",
     *("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
 )
 ADDED = AddedTokens(special={tag: 300 + i for i, tag in enumerate(TAGS)})
@@ -197,3 +199,14 @@ def test_a_tool_may_have_any_name(family, name):
     tool = CallableTool(name, SCHEMA, strict=True)
     assert accepts(channel_calls(family.form, [tool], "required", parallel=False), text)
     assert family.parsed(text).calls == [(name, {"on": True})]
+
+
+def test_a_text_ends_with_a_tag_that_has_a_token_within():
+    tool = CallableTool("f", {"properties": {"x": {"type": "string"}}, "required": ["x"]}, strict=True)
+    form = calls_form(DEEPSEEK_V4.form, [tool], "required", parallel=False)
+    params = StructuredOutputsParams(structural_tag=json.dumps(form))
+    inner = '<｜DSML｜parameter name="x" string="true">a </b>.</｜DSML｜parameter>\n</｜DSML｜invoke>'
+    text = f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n{inner}\n</｜DSML｜tool_calls>'
+    assert accepts(params, text)
+    assert not accepts(params, text.replace("</｜DSML｜parameter>", "<｜DSML｜parameter>"))
+    assert not accepts(params, text.replace("</｜DSML｜parameter>", "</｜DSML｜invoke>"))

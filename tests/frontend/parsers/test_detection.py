@@ -64,6 +64,12 @@ def test_formats_of_published_templates_are_found():
         ("<|START_THINKING|><|END_THINKING|><|START_ACTION|>", ("cohere", "cohere")),
         ("{% set begin = mark ~ '<tool_call>' %}<mm:think>", (None, None)),
         ("<|think|>{{ '<|tool_calls|>' }}<|tool_call:begin|>", ("solar_open", None)),
+        ("{% set mark = '｜DSML｜' %}<' + mark + 'function_calls></think>", ("deepseek_v32", "think")),
+        ("{% set mark = '｜DSML｜' %}<' + mark + 'tool_calls></think>", ("deepseek_v4", "think")),
+        ("'<tool_sep{}>'.format(mark) '<tool_call{}>'.format(mark) '</think{}>'.format(mark)", ("hy_v3", "hy_v3")),
+        ("<|tools_prefix|><|inner_suffix|>", ("apertus", "apertus")),
+        ('<tool_calls></tool_calls> tags:\\n<tool_calls>\\n{"name": <tool-name>, "arguments"', ("minimax", None)),
+        ('<function name="f"><param name="p">v</param></function></think>', ("minicpm5", "think")),
         ("{{ messages }}", (None, None)),
     ],
 )

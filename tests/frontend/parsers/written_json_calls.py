@@ -60,6 +60,16 @@ def cohere(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<|START_ACTION|>[\n    {f',{chr(10)}    '.join(objects)}\n]<|END_ACTION|>"
 
 
+def minimax(calls: Sequence[Call], rng: random.Random) -> str:
+    inner = "\n".join(_object(call, rng) for call in calls)
+    return f"<tool_calls>\n{inner}\n</tool_calls>"
+
+
+def apertus(calls: Sequence[Call], rng: random.Random) -> str:
+    inner = ", ".join(f'{{"{name}": {_json(arguments, rng)}}}' for name, arguments in calls)
+    return f"<|tools_prefix|>[{inner}]<|tools_suffix|>"
+
+
 def function_tag(calls: Sequence[Call], rng: random.Random) -> str:
     return "".join(f"<function={name}>{_json(arguments, rng)}</function>" for name, arguments in calls)
 
@@ -116,5 +126,5 @@ def solar_open(calls: Sequence[Call], rng: random.Random) -> str:
 
 JSON_WRITERS: tuple[Writer, ...] = (
     *(hermes, llama3_json, mistral, function_tag, deepseek, kimi_k2, gigachat3, nemotron_json, jamba, cohere),
-    *(granite, phi4_mini_json, openai, solar_open),
+    *(granite, phi4_mini_json, openai, solar_open, minimax, apertus),
 )

@@ -72,6 +72,52 @@ def minimax_m2(calls: Sequence[Call], rng: random.Random) -> str:
     return "<minimax:tool_call>\n" + "\n".join(map(written, calls)) + "\n</minimax:tool_call>"
 
 
+def _dsml(calls: Sequence[Call], tag: str) -> str:
+    def parameter(key: str, value: Any) -> str:
+        kind = "true" if isinstance(value, str) else "false"
+        return f'<｜DSML｜parameter name="{key}" string="{kind}">{_plain(value)}</｜DSML｜parameter>\n'
+
+    def written(call: Call) -> str:
+        parameters = "".join(parameter(key, value) for key, value in call[1].items())
+        return f'<｜DSML｜invoke name="{call[0]}">\n{parameters}</｜DSML｜invoke>\n'
+
+    return f"<｜DSML｜{tag}>\n{''.join(map(written, calls))}</｜DSML｜{tag}>"
+
+
+def deepseek_v32(calls: Sequence[Call], rng: random.Random) -> str:
+    return _dsml(calls, "function_calls")
+
+
+def deepseek_v4(calls: Sequence[Call], rng: random.Random) -> str:
+    return _dsml(calls, "tool_calls")
+
+
+def hy_v3(calls: Sequence[Call], rng: random.Random) -> str:
+    def tagged(tag: str, text: str) -> str:
+        return f"<{tag}:opensource>{text}</{tag}:opensource>"
+
+    def written(call: Call) -> str:
+        pairs = (f"{tagged('arg_key', key)}\n{tagged('arg_value', _plain(value))}\n" for key, value in call[1].items())
+        return tagged("tool_call", f"{call[0]}<tool_sep:opensource>\n{''.join(pairs)}") + "\n"
+
+    return tagged("tool_calls", f"\n{''.join(map(written, calls))}")
+
+
+def minicpm5(calls: Sequence[Call], rng: random.Random) -> str:
+    """Texts with certain characters are CDATA, and other values as Python writes them."""
+
+    def value(given: Any) -> str:
+        if isinstance(given, str) and (set(given) & set("<&\n") or rng.random() < 0.5):
+            return f"<![CDATA[{given}]]>"
+        return str(given)
+
+    def written(call: Call) -> str:
+        parameters = "".join(f'<param name="{key}">{value(given)}</param>' for key, given in call[1].items())
+        return f'<function name="{call[0]}">{parameters}</function>'
+
+    return "\n".join(map(written, calls))
+
+
 def _marked(value: Any, mark: str) -> str:
     """The value as Gemma writes it: keys without quotes, if they may be, and strings between marks."""
     match value:
@@ -99,4 +145,5 @@ def functiongemma(calls: Sequence[Call], rng: random.Random) -> str:
 
 PARAMETER_WRITERS: tuple[Writer, ...] = (
     *(pythonic, olmo3, lfm2, qwen3_coder, seed_oss, glm45, minimax_m2, gemma4, functiongemma),
+    *(deepseek_v32, deepseek_v4, hy_v3, minicpm5),
 )
