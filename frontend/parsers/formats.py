@@ -30,3 +30,4 @@ class ReasoningFormat:
     begin: str
     end: str
     label: str = ""  # written behind `begin`; not a part of the reasoning
+    around_answer: tuple[str, ...] = ()  # tags that are not a part of the answer

@@ -120,7 +120,7 @@ def _tag_tokens(formats: ModelFormats, form: Format, tokenizer: Tokenizer) -> fr
     untrained model may write them so, and what is no call stays content."""
     tags = _tags(form) if formats.channels is not None else set[str]()
     if formats.reasoning is not None:
-        tags |= {formats.reasoning.begin, formats.reasoning.end}
+        tags |= {formats.reasoning.begin, formats.reasoning.end, *formats.reasoning.around_answer}
     return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)
 
 
@@ -149,6 +149,8 @@ def output_format(
     start = tools.start if tools else CONTENT
     if reasoning is None:
         return Format(states, start)
+    if isinstance(content := states[CONTENT], Text) and reasoning.around_answer:
+        states[CONTENT] = replace(content, tags={**content.tags, **dict.fromkeys(reasoning.around_answer, CONTENT)})
     begun = "reasoning"
     if reasoning.label:
         begun = "label"

@@ -6,7 +6,12 @@ THINK = ReasoningFormat("think", "<think>", "</think>")  # DeepSeek R1, Qwen 3, 
 THINK_IN_BRACKETS = ReasoningFormat("mistral", "[THINK]", "[/THINK]")  # Magistral
 THOUGHT_CHANNEL = ReasoningFormat("gemma4", "<|channel>", "<channel|>", label="thought\n")  # Gemma 4
 THINK_OF_SEED = ReasoningFormat("seed_oss", "<seed:think>", "</seed:think>")
-THINK_OF_COHERE = ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>")  # Command R7B and A
-REASONING_STEPS = ReasoningFormat("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
+THINK_OF_COHERE = ReasoningFormat(  # Command R7B and A
+    *("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
+    around_answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+)
+REASONING_STEPS = ReasoningFormat(
+    *("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"), around_answer=("[END FINAL RESPONSE]",)
+)
 THINK_OF_HY = ReasoningFormat("hy_v3", "<think:opensource>", "</think:opensource>")
 THINK_OF_APERTUS = ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>")

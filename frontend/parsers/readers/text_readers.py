@@ -2,7 +2,7 @@
 
 from .collector import Collector
 from .json_readers import behind_space
-from .states import FAIL, Header, Skip, Text
+from .states import CONTENT, FAIL, Header, Skip, Text
 from .tags import TagTokens, tags_of
 
 MAX_HEADER_CHARS = 512
@@ -27,6 +27,8 @@ class TextReader:
             return end + len(tag), self._state.calls[tag]
         if self._state.kind == "reasoning":
             self._collector.end_reasoning()
+        if self._state.tags[tag] == CONTENT:  # a tag around the answer
+            self._collector.drop_space()
         return end + len(tag), self._state.tags[tag]
 
 

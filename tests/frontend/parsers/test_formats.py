@@ -9,7 +9,7 @@ import pytest
 from paged_serve.frontend.parsers.channel_forms import ChannelForm
 from paged_serve.frontend.parsers.detection import ALL_TOOL_FORMATS
 from paged_serve.frontend.parsers.events import Arguments, CallStart, Content, Event, Reasoning
-from paged_serve.frontend.parsers.families.reasoning import THINK, THOUGHT_CHANNEL
+from paged_serve.frontend.parsers.families.reasoning import THINK
 from paged_serve.frontend.parsers.output_parser import OutputParser
 from paged_serve.frontend.parsers.output_reading import output_format
 from paged_serve.frontend.parsers.readers.collector import joined
@@ -101,28 +101,6 @@ def test_no_tag_of_a_state_begins_another(name):
 def test_states_of_reasoning_have_distinct_names():
     names = {"in reasoning", "before reasoning", "reasoning", "after reasoning"}
     assert not [each.name for each in ALL_TOOL_FORMATS if each.name not in CHANNELS and names & each.states.keys()]
-
-
-@pytest.mark.parametrize(
-    ("begins", "text", "reasoning", "content"),
-    [
-        (False, "<think>a\n</think>\n\nb", "a", "b"),
-        (False, "b <think>a</think>", "", "b <think>a</think>"),
-        (False, "\n b", "", "\n b"),
-        (False, "<thi", "", "<thi"),
-        (True, "a</think>b", "a", "b"),
-        (True, "<think>\na</think>b", "a", "b"),
-        (True, "a b ", "a b", ""),
-        (True, "", "", ""),
-        (True, "</think>b", "", "b"),
-    ],
-)
-def test_reasoning_is_at_the_beginning_only(begins, text, reasoning, content):
-    form = output_format(None, THINK, is_open=begins)
-    assert form is not None
-    for pieces in ([text], list(text)):
-        found = read(events_of(form, pieces))
-        assert (found.reasoning, found.content) == (reasoning, content)
 
 
 F, G = ("f", {}), ("g", {})
@@ -264,17 +242,3 @@ def test_arguments_between_marks_become_json(text, arguments):
     whole = f"<|tool_call>call:get_weather{{{text}<tool_call|>"
     for pieces in ([whole], list(whole)):
         assert read(events_of(form_of("gemma4", reasons=False), pieces)).calls == [("get_weather", arguments)]
-
-
-def test_the_label_of_gemmas_channel_is_no_reasoning():
-    form = output_format(FORMATS["gemma4"], THOUGHT_CHANNEL)
-    assert form is not None
-    for text, reasoning in [
-        ("thought\nHm, thoughts.", "Hm, thoughts."),
-        ("thoughtful", "thoughtful"),
-        ("thought\n", ""),
-    ]:
-        whole = f"<|channel>{text}<channel|>Yes.<|tool_call>call:now{{}}<tool_call|>"
-        for pieces in ([whole], list(whole)):
-            found = read(events_of(form, pieces))
-            assert (found.reasoning, found.content, found.calls) == (reasoning, "Yes.", [("now", {})])
