@@ -5,7 +5,8 @@ import tokenizers
 
 from paged_serve.frontend.http.openai.chat_choice import ReasoningCount
 from paged_serve.frontend.parsers.detection import ModelFormats
-from paged_serve.frontend.parsers.formats import GEMMA4, MINIMAX_M2, THINK, THOUGHT_CHANNEL
+from paged_serve.frontend.parsers.families.parameter_calls import GEMMA4, MINIMAX_M2
+from paged_serve.frontend.parsers.families.reasoning import THINK, THOUGHT_CHANNEL
 from paged_serve.frontend.parsers.output_reading import output_reading
 from paged_serve.frontend.text.tokenizer import Tokenizer
 
