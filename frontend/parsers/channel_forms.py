@@ -21,11 +21,11 @@ _Node = dict[str, Any]
 class ChannelForm:
     """How messages in channels must be written in a constrained output; the prompt ends with `next`."""
 
-    reasoning: str  # begins a message of reasoning
-    end: str  # ends it; a single token
-    next: str  # between that and the next message
     final: str  # begins an answer
     call: CallForm
+    reasoning: str = ""  # begins a message of reasoning, if the model writes any
+    end: str = ""  # ends it; a single token
+    next: str = ""  # between that and the next message
     has_one_call: bool = False  # a call ends the output
 
 
@@ -44,6 +44,10 @@ def channel_calls(
 
 def _behind_reasoning(form: ChannelForm, messages: list[_Node]) -> StructuredOutputsParams:
     last = {"type": "or", "elements": messages}
+    if not form.reasoning:
+        return StructuredOutputsParams(
+            structural_tag=msgspec.json.encode({"type": "structural_tag", "format": last}).decode()
+        )
     reasoning = [{"type": "const_string", "value": form.reasoning}, {"type": "any_text"}]
     behind = {"type": "const_string", "value": form.end + form.next}
     either = {"type": "or", "elements": [{"type": "sequence", "elements": [*reasoning, behind, last]}, last]}

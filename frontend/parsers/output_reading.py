@@ -118,7 +118,7 @@ def _tag_tokens(formats: ModelFormats, form: Format, tokenizer: Tokenizer) -> fr
     """The tags of reasoning and of channels that are single tokens. Grammars and budgets go by these tokens, and a text
     that quotes a tag, as a question about it makes likely, has other tokens. Tags of calls count in any tokens: an
     untrained model may write them so, and what is no call stays content."""
-    tags = _tags(form) if formats.channels is not None else set[str]()
+    tags = _tags(form) if formats.channels is not None and formats.channels.reasoning else set[str]()
     if formats.reasoning is not None:
         tags |= {formats.reasoning.begin, formats.reasoning.end, *formats.reasoning.around_answer}
     return frozenset(tag for tag in tags if tokenizer.token_id(tag) is not None)

@@ -1,6 +1,6 @@
 """Formats of models that write reasoning, answers and calls as messages in channels.
 
-Without tools, every message that is not addressed to the user is reasoning.
+Without tools, every message that is not addressed to the user is reasoning, if the model writes any.
 """
 
 import re
@@ -10,6 +10,7 @@ from ..call_forms import CallForm
 from ..channel_forms import ChannelForm
 from ..formats import ToolFormat
 from ..readers.states import CONTENT, Header, HeaderEnd, JsonArguments, Skip, State, Text
+from .json_calls import NAME
 
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
 _TO_TOOL = HeaderEnd("<|message|>", re.compile(r"to=functions\.(?P<name>[^\s<>]+)"), "arguments")
@@ -76,4 +77,24 @@ SOLAR_OPEN = ToolFormat(
     ),
     start="start",
     states_without_tools=_solar(_BEGINS | {"<|tool_calls|>": "reasoning"}),
+)
+
+_TO_ALL = HeaderEnd("\n", re.compile(r"^\s*all\s*$"), CONTENT)
+
+
+def _functionary(*ends: HeaderEnd) -> Mapping[str, State]:
+    return {
+        "header": Header(ends),
+        CONTENT: Text("content", {">>>": "header"}),
+        "arguments": JsonArguments("end"),
+        "end": Skip({">>>": "header"}, CONTENT),
+    }
+
+
+FUNCTIONARY_V32 = ToolFormat(  # the prompt ends with >>>
+    "functionary_v32",
+    _functionary(_TO_ALL, HeaderEnd("\n", NAME, "arguments", is_known=True)),
+    ChannelForm(final="all\n", call=CallForm("{name}\n", "", ">>>", ">>>")),
+    start="header",
+    states_without_tools=_functionary(_TO_ALL),
 )

@@ -37,11 +37,13 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class HeaderEnd:
-    """A header that ends with `tag` and matches `pattern`, whose groups `name` and `id` begin a call."""
+    """A header that ends with `tag` and matches `pattern`, whose groups `name` and `id` begin a call; `is_known`: only
+    if the request has that tool."""
 
     tag: str
     pattern: re.Pattern[str]
     next: str
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

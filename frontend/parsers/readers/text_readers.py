@@ -71,6 +71,8 @@ class HeaderReader:
         for end in self._state.ends:
             if end.tag == tag and (found := end.pattern.search(self._text)) is not None:
                 groups = found.groupdict()
+                if end.is_known and groups["name"] not in self._collector.tools:
+                    continue
                 if groups.get("name"):
                     self._collector.start_call(groups["name"], groups.get("id") or "")
                 return at_tag + len(tag), end.next

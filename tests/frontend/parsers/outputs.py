@@ -99,6 +99,9 @@ def drawn_output(name: str, rng: random.Random, *, reasons: bool) -> Output:
     content = "" if calls and name in WHOLE_OUTPUT else rng.choice(["", "Let me see.", "a < b\n\nand [c] {d}"])
     reasoning = rng.choice(["", "Hm.", "First\n\nsecond <b> {"])
     written = WRITERS[name](calls, rng) if calls else ""
+    if name == "functionary_v32":
+        text = f"all\n{content}" + (">>>" if calls else "") if content else ""
+        return Output(text + written, "", content, calls)
     if name in ("openai", "solar_open"):
         return Output(_in_channels(name, reasoning, content, written), reasoning, content, calls)
     if not reasons:

@@ -13,7 +13,7 @@ import tokenizers
 from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form
 from paged_serve.frontend.parsers.channel_forms import ChannelForm, channel_calls, final_form
 from paged_serve.frontend.parsers.detection import ModelFormats
-from paged_serve.frontend.parsers.families.channels import HARMONY, SOLAR_OPEN
+from paged_serve.frontend.parsers.families.channels import FUNCTIONARY_V32, HARMONY, SOLAR_OPEN
 from paged_serve.frontend.parsers.families.parameter_calls import DEEPSEEK_V4
 from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
@@ -210,3 +210,27 @@ def test_a_text_ends_with_a_tag_that_has_a_token_within():
     assert accepts(params, text)
     assert not accepts(params, text.replace("</｜DSML｜parameter>", "<｜DSML｜parameter>"))
     assert not accepts(params, text.replace("</｜DSML｜parameter>", "</｜DSML｜invoke>"))
+
+
+def test_functionary_writes_calls_or_an_answer_without_reasoning():
+    family = Channels(FUNCTIONARY_V32, "", "all\n", "set\n")
+    call = 'set\n{"on": true}'
+    for mode, parallel in (("auto", True), ("required", False)):
+        params = channel_calls(family.form, TOOLS, mode, parallel=parallel)
+        assert accepts(params, call)
+        assert accepts(params, f"{call}>>>now\n{{}}") == parallel
+        assert accepts(params, "all\nHello. >>>") == (mode == "auto")
+        assert not accepts(params, "other\n{}")
+    assert family.parsed(f"{call}>>>now\n{{}}").calls == [("set", {"on": True}), ("now", {})]
+    assert accepts(final_form(family.form, StructuredOutputsParams(json=json.dumps(SCHEMA))), 'all\n{"on": true}')
+
+
+@pytest.mark.parametrize("text", ["Sure\nhere it is", "Hello", ">>> x = 1\n>>> now\n", "other\n{}"])
+@pytest.mark.parametrize("begin", ["", "all\n"])
+def test_only_a_known_tool_is_a_recipient_of_functionary(begin, text):
+    form = output_format(FUNCTIONARY_V32, None)
+    for pieces in ([begin + text], list(begin + text)):
+        parser = OutputParser(form, {"get": {}})
+        events = [event for piece in pieces for event in parser.push(piece)]
+        found = read([*events, *parser.push("", final=True)])
+        assert (found.content, found.calls) == (text, [])

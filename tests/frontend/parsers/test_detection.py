@@ -70,6 +70,7 @@ def test_formats_of_published_templates_are_found():
         ("<|tools_prefix|><|inner_suffix|>", ("apertus", "apertus")),
         ('<tool_calls></tool_calls> tags:\\n<tool_calls>\\n{"name": <tool-name>, "arguments"', ("minimax", None)),
         ('<function name="f"><param name="p">v</param></function></think>', ("minicpm5", "think")),
+        (">>>${recipient}\\n${content} <|start_header_id|>", ("functionary_v32", None)),
         ("{{ messages }}", (None, None)),
     ],
 )

@@ -60,6 +60,10 @@ def cohere(calls: Sequence[Call], rng: random.Random) -> str:
     return f"<|START_ACTION|>[\n    {f',{chr(10)}    '.join(objects)}\n]<|END_ACTION|>"
 
 
+def functionary_v32(calls: Sequence[Call], rng: random.Random) -> str:
+    return ">>>".join(f"{name}\n{_json(arguments, rng)}" for name, arguments in calls)
+
+
 def minimax(calls: Sequence[Call], rng: random.Random) -> str:
     inner = "\n".join(_object(call, rng) for call in calls)
     return f"<tool_calls>\n{inner}\n</tool_calls>"
@@ -126,5 +130,5 @@ def solar_open(calls: Sequence[Call], rng: random.Random) -> str:
 
 JSON_WRITERS: tuple[Writer, ...] = (
     *(hermes, llama3_json, mistral, function_tag, deepseek, kimi_k2, gigachat3, nemotron_json, jamba, cohere),
-    *(granite, phi4_mini_json, openai, solar_open, minimax, apertus),
+    *(granite, phi4_mini_json, openai, solar_open, functionary_v32, minimax, apertus),
 )
