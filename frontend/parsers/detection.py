@@ -9,7 +9,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from .channel_forms import ChannelForm
-from .families.channels import FUNCTIONARY_V32, HARMONY, SOLAR_OPEN
+from .families.channels import FUNCTIONARY_V32, HARMONY, MUSE, SOLAR_OPEN
 from .families.json_calls import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
@@ -53,7 +53,7 @@ ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
     *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN, DEEPSEEK_V32, DEEPSEEK_V4, HY_V3, APERTUS, MINIMAX, MINICPM5),
-    FUNCTIONARY_V32,
+    *(FUNCTIONARY_V32, MUSE),
 )
 ALL_REASONING_FORMATS = (
     *(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),
@@ -66,6 +66,7 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"<\|channel\|>", HARMONY),
     (r"<\|tool_call:begin\|>", SOLAR_OPEN),
     (r">>>\$\{recipient\}", FUNCTIONARY_V32),
+    ("<atem:function_calls>", MUSE),
     (r"<\|tool_call>", GEMMA4),
     ("(?s)｜DSML｜.*function_calls>", DEEPSEEK_V32),
     ("｜DSML｜", DEEPSEEK_V4),

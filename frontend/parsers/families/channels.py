@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ..call_forms import CallForm
 from ..channel_forms import ChannelForm
 from ..formats import ToolFormat
-from ..readers.states import CONTENT, Header, HeaderEnd, JsonArguments, Skip, State, Text
+from ..readers.states import CONTENT, Header, HeaderEnd, JsonArguments, Key, Skip, State, Text, Value
 from .json_calls import NAME
 
 _ENDS = {"<|start|>": "header", "<|channel|>": "header", "<|end|>": "between", "<|return|>": "between"}
@@ -97,4 +97,49 @@ FUNCTIONARY_V32 = ToolFormat(  # the prompt ends with >>>
     ChannelForm(final="all\n", call=CallForm("{name}\n", "", ">>>", ">>>")),
     start="header",
     states_without_tools=_functionary(_TO_ALL),
+)
+
+
+_MUSE_ENDS = {"<|eom|>": "between", "<|eot|>": "between", "<|start|>": "header"}
+_TO_SELF = HeaderEnd("<|message|>", re.compile(r"to=self\s*$"), "reasoning")
+_TO_USER = HeaderEnd("<|message|>", re.compile(r"to=user\s*$|^[^=]*$"), CONTENT)
+
+
+def _muse(others: str) -> Mapping[str, State]:
+    """`others`: the state that reads messages to others than the user and the model itself."""
+    return {
+        "header": Header((_TO_SELF, _TO_USER, HeaderEnd("<|message|>", _ANY, others))),
+        CONTENT: Text("content", _MUSE_ENDS, may_return=False),
+        "reasoning": Text("reasoning", _MUSE_ENDS),
+        "calls": Skip({"<atem:function_calls>": "call"}, "between"),
+        "call": Skip({'<atem:invoke name="': "name"}, "between"),
+        "name": Header((HeaderEnd('">', NAME, "begin"),)),
+        "begin": Skip({'<atem:parameter name="': "key", "</atem:invoke>": "close"}, "close"),
+        "key": Key('">', "value"),
+        "value": Value("</atem:parameter>", "begin"),
+        "close": Skip({'<atem:invoke name="': "name", "</atem:function_calls>": "between"}, "between", ends_call=True),
+        "between": Text("nothing", {"<|start|>": "header"}),
+    }
+
+
+MUSE = ToolFormat(  # the header of a message has its recipient
+    "muse",
+    _muse("calls"),
+    ChannelForm(
+        reasoning=" to=self<|message|>",
+        end="<|eom|>",
+        next="<|start|>assistant",
+        final=" to=user<|message|>",
+        call=CallForm(
+            ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n',
+            "</atem:invoke>\n</atem:function_calls>",
+            " to=",
+            "<|eom|><|start|>assistant",
+            parameter_begin='<atem:parameter name="{key}">',
+            parameter_end="</atem:parameter>\n",
+            plain_text=True,
+        ),
+    ),
+    start="header",
+    states_without_tools=_muse("reasoning"),
 )

@@ -63,15 +63,18 @@ def _drawn_call(rng: random.Random) -> Call:
     return name, {key: drawn[key]() for key in names if rng.random() < 0.7}
 
 
+_CHANNELS = {  # what begins reasoning and an answer, what ends an output, and what is between messages
+    "openai": (
+        *("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "<|return|>"),
+        "<|end|><|start|>assistant",
+    ),
+    "solar_open": ("<|think|>", "<|content|>", "<|flush|>", "<|end|><|begin|>assistant"),
+    "muse": (" to=self<|message|>", " to=user<|message|>", "<|eot|>", "<|eom|><|start|>assistant"),
+}
+
+
 def _in_channels(name: str, reasoning: str, content: str, calls: str) -> str:
-    """Messages in the channels of gpt-oss or Solar Open."""
-    if name == "openai":
-        think, answer, end, following = (
-            *("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "<|return|>"),
-            "<|end|><|start|>assistant",
-        )
-    else:
-        think, answer, end, following = "<|think|>", "<|content|>", "<|flush|>", "<|end|><|begin|>assistant"
+    think, answer, end, following = _CHANNELS[name]
     text = f"{think}{reasoning}{following}" if reasoning else ""
     return text + (f"{answer}{content}{following if calls else end}" if content else "") + calls
 
@@ -102,7 +105,7 @@ def drawn_output(name: str, rng: random.Random, *, reasons: bool) -> Output:
     if name == "functionary_v32":
         text = f"all\n{content}" + (">>>" if calls else "") if content else ""
         return Output(text + written, "", content, calls)
-    if name in ("openai", "solar_open"):
+    if name in _CHANNELS:
         return Output(_in_channels(name, reasoning, content, written), reasoning, content, calls)
     if not reasons:
         return Output(content + written, "", content, calls)

@@ -13,7 +13,7 @@ import tokenizers
 from paged_serve.frontend.parsers.call_forms import CallableTool, calls_form
 from paged_serve.frontend.parsers.channel_forms import ChannelForm, channel_calls, final_form
 from paged_serve.frontend.parsers.detection import ModelFormats
-from paged_serve.frontend.parsers.families.channels import FUNCTIONARY_V32, HARMONY, SOLAR_OPEN
+from paged_serve.frontend.parsers.families.channels import FUNCTIONARY_V32, HARMONY, MUSE, SOLAR_OPEN
 from paged_serve.frontend.parsers.families.parameter_calls import DEEPSEEK_V4
 from paged_serve.frontend.parsers.formats import ToolFormat
 from paged_serve.frontend.parsers.output_parser import OutputParser
@@ -32,7 +32,7 @@ from .test_formats import read
 TAGS = (
     *("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"),
     *("<|begin|>", "<|think|>", "<|content|>", "<|tool_calls|>", "<|calls|>", "<|flush|>"),
-    "｜DSML｜",
+    *("｜DSML｜", "<|eom|>", "<|eot|>"),
     *("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
 )
 ADDED = AddedTokens(special={tag: 300 + i for i, tag in enumerate(TAGS)})
@@ -234,3 +234,18 @@ def test_only_a_known_tool_is_a_recipient_of_functionary(begin, text):
         events = [event for piece in pieces for event in parser.push(piece)]
         found = read([*events, *parser.push("", final=True)])
         assert (found.content, found.calls) == (text, [])
+
+
+def test_muse_writes_arguments_one_by_one_in_its_channels():
+    family = Channels(MUSE, " to=self<|message|>Hm.<|eom|><|start|>assistant", " to=user<|message|>", "")
+    invoke = '<atem:invoke name="set">\n<atem:parameter name="on">true</atem:parameter>\n</atem:invoke>'
+    call = f" to=set<|message|><atem:function_calls>\n{invoke}\n</atem:function_calls>"
+    two = f"{call}{family.form.end}{family.form.next}{call}"
+    for parallel in (True, False):
+        params = channel_calls(family.form, TOOLS, "required", parallel=parallel)
+        assert accepts(params, family.reasoning + call)
+        assert accepts(params, two) == parallel
+        assert not accepts(params, call.replace("true", "1"))
+        assert not accepts(params, family.final + "Hello.")
+    assert accepts(channel_calls(family.form, TOOLS, "auto", parallel=True), family.final + "Hello.")
+    assert family.parsed(family.reasoning + two).calls == [("set", {"on": True})] * 2

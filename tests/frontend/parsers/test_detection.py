@@ -71,6 +71,7 @@ def test_formats_of_published_templates_are_found():
         ('<tool_calls></tool_calls> tags:\\n<tool_calls>\\n{"name": <tool-name>, "arguments"', ("minimax", None)),
         ('<function name="f"><param name="p">v</param></function></think>', ("minicpm5", "think")),
         (">>>${recipient}\\n${content} <|start_header_id|>", ("functionary_v32", None)),
+        ("<|start|>assistant to=self<|message|> <atem:function_calls>", ("muse", None)),
         ("{{ messages }}", (None, None)),
     ],
 )

@@ -118,6 +118,17 @@ def minicpm5(calls: Sequence[Call], rng: random.Random) -> str:
     return "\n".join(map(written, calls))
 
 
+def muse(calls: Sequence[Call], rng: random.Random) -> str:
+    def written(call: Call) -> str:
+        parameters = "".join(
+            f'<atem:parameter name="{key}">{_plain(value)}</atem:parameter>\n' for key, value in call[1].items()
+        )
+        invoke = f'<atem:invoke name="{call[0]}">\n{parameters}</atem:invoke>'
+        return f" to={call[0]}<|message|><atem:function_calls>\n{invoke}\n</atem:function_calls>"
+
+    return "<|eom|><|start|>assistant".join(map(written, calls))
+
+
 def _marked(value: Any, mark: str) -> str:
     """The value as Gemma writes it: keys without quotes, if they may be, and strings between marks."""
     match value:
@@ -145,5 +156,5 @@ def functiongemma(calls: Sequence[Call], rng: random.Random) -> str:
 
 PARAMETER_WRITERS: tuple[Writer, ...] = (
     *(pythonic, olmo3, lfm2, qwen3_coder, seed_oss, glm45, minimax_m2, gemma4, functiongemma),
-    *(deepseek_v32, deepseek_v4, hy_v3, minicpm5),
+    *(deepseek_v32, deepseek_v4, hy_v3, minicpm5, muse),
 )
