@@ -1,9 +1,10 @@
-"""The tokenizer's files of an encoder: WordPiece or Unigram, with a special token before and after a text."""
+"""The tokenizer's files of an encoder: WordPiece, Unigram or byte-level, with special tokens around a text."""
 
 from dataclasses import replace
 from typing import Any
 
 from .added_tokens import added_tokens
+from .byte_level import byte_level
 from .unigram import unigram
 from .vocabulary import PREFIX, Kind, Vocabulary
 from .word_piece import spelled, word_piece
@@ -22,17 +23,20 @@ USUAL_IDS = {"cls": 101, "sep": 102, "unk": 100, "pad": 0, "mask": 103}  # of BE
 
 
 def encoder_files(vocabulary: Vocabulary, kind: str) -> dict[str, Any]:
-    """File name -> its JSON; `kind`: WORD_PIECE or UNIGRAM. Raises ConfigError."""
+    """File name -> its JSON; `kind`: WORD_PIECE, UNIGRAM or else byte-level, as RoBERTa's. Raises ConfigError."""
     special = _special_ids(vocabulary, USUAL_IDS if kind == WORD_PIECE else {})
-    if kind == WORD_PIECE:
-        vocabulary = _without_marks(vocabulary)
-        parts = word_piece(vocabulary, vocabulary.tokens[special["unk"]])
-    else:
-        vocabulary = _with_mask(vocabulary, special.get("mask"))
-        parts = unigram(vocabulary, special["unk"])
+    match kind:
+        case "bert":
+            vocabulary = _without_marks(vocabulary)
+            parts = word_piece(vocabulary, vocabulary.tokens[special["unk"]])
+        case "t5":
+            vocabulary = _with_mask(vocabulary, special.get("mask"))
+            parts = unigram(vocabulary, special["unk"])
+        case _:
+            parts = byte_level(vocabulary)
     vocabulary.check_distinct()
     added = added_tokens(vocabulary)
-    for entry in added if kind == UNIGRAM else ():
+    for entry in added:  # XLM-R's and RoBERTa's
         entry["lstrip"] = entry["content"] == MASK
     around = _around(vocabulary, special, is_pair_of_types=kind == WORD_PIECE)
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}

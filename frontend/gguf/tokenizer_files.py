@@ -13,6 +13,7 @@ from .vocabulary import PREFIX, Kind, Vocabulary
 TEMPLATE = "tokenizer.chat_template"
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+ENCODERS = ("bert", "nomic-bert")
 KINDS = (BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE, UNIGRAM)
 SAMPLING = {  # in general.sampling: in generation_config.json
     "temp": "temperature",
@@ -34,7 +35,7 @@ def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[
 
 def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]:
     kind = model.metadata.text(f"{PREFIX}model")
-    if kind in (WORD_PIECE, UNIGRAM):
+    if kind in (WORD_PIECE, UNIGRAM) or (kind == BYTE_LEVEL and model.architecture in ENCODERS):
         return encoder_files(vocabulary, kind)
     vocabulary.check_distinct()
     match kind:

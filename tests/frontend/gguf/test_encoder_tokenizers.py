@@ -14,9 +14,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...gguf_encoders import word_piece_tokenizer
 from .gguf_models import model_of
-from .test_tokenizers import TEXT, WORDS, texts
+from .test_tokenizers import TEXT, WORDS, texts, trained
+from .test_tokenizers import keys_of as byte_level_keys_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA = {"bos": "<s>", "eos": "</s>", "seperator": "</s>", "unknown": "<unk>", "padding": "<pad>", "mask": "<mask>"}
 CAPITALS = [chr(code) for code in range(ord("A"), ord("Z") + 1)]
 PIECES = [
     "the",
@@ -102,7 +104,8 @@ def test_older_files_have_unmarked_unused_tokens_and_lack_ids_of_special_ones(tm
     made = bert(lowercases=True)
     keys = keys_of(made, bos_token_id=None, eos_token_id=None, cls_token_id=2, add_bos_token=None)
     keys["tokenizer.ggml.tokens"][-1] = "[unused0]"
-    assert_same(loaded(keys, tmp_path), made)
+    assert_same(found := loaded(keys, tmp_path), made)
+    assert found.decode([len(keys["tokenizer.ggml.tokens"]) - 1]) == "[unused0]"
     tokens = [f"[unused{index}]" for index in range(100)] + SPECIALS[1:] + ["▁the"]
     own = {"tokens": tokens, "token_type": [1] * 100 + [3] * 4 + [1]}
     ids = dict.fromkeys([f"{name}_token_id" for name in ("bos", "eos", "unknown", "seperator", "padding", "mask")])
@@ -162,6 +165,19 @@ def test_a_unigram_tokenizers_replacements_are_those_of_the_file():
     keys["tokenizer.ggml.precompiled_charsmap"] = [0, 1, -1, 255]
     normalizer = text_files(model_of(keys, "bert"), 1 << 20, has_tokenizer=True)["tokenizer.json"]["normalizer"]
     assert normalizer == {"type": "Precompiled", "precompiled_charsmap": "AAH//w=="}
+
+
+def test_robertas_tokenizer_puts_two_separators_between_texts(tmp_path):
+    made = trained("roberta-bpe")
+    made.add_special_tokens(["<s>", "</s>", "<unk>", "<pad>"])
+    made.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, normalized=False)])
+    ids = {name: made.token_to_id(token) for name, token in ROBERTA.items()}
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", ids["eos"]), ("<s>", ids["bos"]))
+    more = {f"tokenizer.ggml.{name}_token_id": token for name, token in ids.items()}
+    adds = {f"tokenizer.ggml.add_{name}_token": True for name in ("bos", "eos", "sep")}
+    found = loaded(byte_level_keys_of(made, **more, **adds, **{"tokenizer.ggml.pre": "roberta-bpe"}), tmp_path)
+    assert_same(found, made)
+    assert found.encode("the  <mask> cat") == made.encode("the  <mask> cat").ids
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
 
 from ...gguf_encoders import KINDS, dequantized, write_encoder
-from ...gguf_files import Type
+from ...gguf_files import Type, write_gguf
 from ..pooling.references import add_modules, write_reference
 from ..pooling.serving import vectors
 from ..pooling.test_encoders import ENCODERS, tokens
 from ..tiny_models.checkpoints import ours
+from .models import write_model
 
 FAMILIES = {
     "BertModel": torch.float32,
@@ -49,6 +50,14 @@ def test_vectors_are_pooled_as_the_file_says_and_normalised(kind, tmp_path):
     model = ours(made)
     assert (model.pooling.spec.kind, model.pooling.spec.normalizes) == (kind, True)
     assert vectors(model, PROMPT).tobytes() == vectors(ours(folder), PROMPT).tobytes()
+
+
+def test_vectors_of_a_decoder_are_pooled_as_its_file_says(tmp_path):
+    folder = write_model("qwen3", tmp_path / "folder", torch.bfloat16)
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", pooling_type=1), tmp_path / "made")
+    spec = ours(made).pooling.spec
+    assert (spec.tasks, spec.kind) == (("generate", "embed", "token_embed"), "mean")
+    assert vectors(ours(made), PROMPT).tobytes() == vectors(ours(folder, pooling="mean"), PROMPT).tobytes()
 
 
 @pytest.mark.parametrize("labels", [1, 3])
