@@ -22,7 +22,7 @@ from ..checkpoint.hf_config import (
 from ..pooling.spec import max_seq_length
 from .catalogue import FAMILIES
 from .end_tokens import eos_token_ids
-from .families.family import SLIDING, Family, full_attention
+from .families.family import SLIDING, Family, full_attention, none_in_any_layer
 
 
 def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
@@ -172,7 +172,8 @@ def _checked_masks(fields: dict[str, Any], family: Family) -> dict[str, Any]:
             "ones; serve a model that was trained so, or remove the field"
         )
     kinds, window = fields.get("layer_types"), fields.get("sliding_window")
-    if isinstance(kinds, list) and SLIDING in kinds and window and family.sliding_windows is full_attention:
+    has_windows = family.sliding_windows is not full_attention or family.reaches is not none_in_any_layer
+    if isinstance(kinds, list) and SLIDING in kinds and window and not has_windows:
         raise ConfigError(
             f"config.json: layer_types has {SLIDING!r} with sliding_window={window}, but the layers of {family.name} "
             "have no windows; remove sliding_window if the model was trained without it"
