@@ -48,7 +48,7 @@ def with_thinking(
 
 def _tags(limit: int, formats: ModelFormats, tokenizer: Tokenizer) -> tuple[_Tag, _Tag]:
     reasoning = formats.reasoning
-    if (channels := formats.channels) is not None:
+    if (channels := formats.channels) is not None and channels.reasoning:
         begin = tuple(tokenizer.encode(channels.reasoning, add_special_tokens=False))
         end = tokenizer.token_id(channels.end)
     elif reasoning is not None:

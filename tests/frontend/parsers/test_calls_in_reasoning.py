@@ -5,10 +5,14 @@ import tokenizers
 
 from paged_serve.frontend.http.openai.chat_choice import ReasoningCount
 from paged_serve.frontend.parsers.detection import ModelFormats
+from paged_serve.frontend.parsers.families.channels import FUNCTIONARY_V32
 from paged_serve.frontend.parsers.families.parameter_calls import GEMMA4, MINIMAX_M2
 from paged_serve.frontend.parsers.families.reasoning import THINK, THOUGHT_CHANNEL
 from paged_serve.frontend.parsers.output_reading import output_reading
+from paged_serve.frontend.parsers.thinking import with_thinking
 from paged_serve.frontend.text.tokenizer import Tokenizer
+from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..http_server import make_model_folder
 from .test_formats import read
@@ -84,3 +88,11 @@ def test_tokens_of_the_call_are_no_reasoning_tokens(formats, prompt, thought, ca
         for at in range(0, len(tokens), step):
             count.add(tokens[at : at + step])
         assert count.num_tokens == len(before)
+
+
+def test_a_budget_names_the_tokens_of_calls_and_is_refused_without_reasoning(tokenizer):
+    params = SamplingParams(thinking_token_budget=4)
+    thinking = with_thinking(params, MINIMAX, tokenizer, [], calls=["<minimax:tool_call>", "<function="]).thinking
+    assert thinking.calls == (tokenizer.token_id("<minimax:tool_call>"),)
+    with pytest.raises(InvalidRequest, match="no known reasoning tags"):
+        with_thinking(params, ModelFormats(FUNCTIONARY_V32), tokenizer, [])
