@@ -88,7 +88,7 @@ class NewRow(Record, frozen=True):
     token_ids: TokenBytes  # the prompt, then the output known so far
     prompt_len: Count  # of token_ids; output position p is sampled from token prompt_len + p - 1
     num_computed_tokens: Count  # already in the KV cache (prefix hit), < len(token_ids)
-    block_tables: Annotated[tuple[Bytes, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)]  # int32, by position
+    block_tables: Annotated[tuple[Bytes, ...], Meta(min_length=1, max_length=MAX_KV_GROUPS)]  # int32; -1: released
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # Philox key; the counter is the output position
     eos_token_ids: TokenIds  # masked while output is shorter than min_tokens; empty with ignore_eos
     sampling_params: SamplingParams

@@ -118,6 +118,10 @@ class KVCache:
             values.append(areas[2 * index + 1 :][:end])
         return cls(keys, values, block_size, (), groups, blocks=whole_blocks(num_blocks, [memory]))
 
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks[0])
+
     def scales_of(self, layer: int) -> tuple[Tensor, Tensor] | None:
         return self.scales[layer] if self.scales else None
 

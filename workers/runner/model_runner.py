@@ -73,7 +73,7 @@ class ModelRunner:
         self._rows = RequestRows(*sizes, model.geometry.vocab_size, grammars, num_groups)
         adapting: Adapting = "never" if model.adapters is None else "always" if self._decode_step.sizes else "if any"
         self._device_rows = DeviceRows(*sizes, max_tokens, model.device, steps_in_flight, num_groups, adapting)
-        self._table_units = TableUnits(cache.groups.table_units)
+        self._table_units = TableUnits(cache.groups.table_units, cache.num_blocks)
         self._max_model_len = max_model_len
         # Shared by decode steps of every size: graphs of all sizes write to the same memory.
         self._logits = self._empty_logits(num_rows) if self._decode_step.sizes else None

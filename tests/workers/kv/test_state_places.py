@@ -131,23 +131,37 @@ def test_a_cache_of_states_alone_that_cannot_be_allocated_is_refused_with_its_by
         KVCache.allocate(alone, num_blocks, layout.block_size, groups=layout.groups)
 
 
-def test_block_ids_of_a_plan_are_in_the_units_of_their_groups():
+def plan_with_blocks() -> SchedulerOutput:
     new = NewRow(
         row=1,
         token_ids=pack_ids([5]),
         prompt_len=1,
         num_computed_tokens=0,
-        block_tables=(pack_ids([3, 7]), pack_ids([2])),
+        block_tables=(pack_ids([3, 7]), pack_ids([-1, 2])),
         sampling_params=SamplingParams(),
         seed=0,
         eos_token_ids=(),
     )
-    plan = SchedulerOutput(
+    return SchedulerOutput(
         epoch=0, step=0, new_rows=(new,), extended_tables=pack_ids([5, 2]), extended_block_ids=pack_ids([9, 8])
     )
-    found = TableUnits((4, 1)).of(plan)
-    assert [list(unpack_ids(table)) for table in found.new_rows[0].block_tables] == [[12, 28], [2]]
+
+
+def test_block_ids_of_a_plan_are_in_the_units_of_their_groups():
+    plan = plan_with_blocks()
+    found = TableUnits((4, 1), 10).of(plan)
+    assert [list(unpack_ids(table)) for table in found.new_rows[0].block_tables] == [[12, 28], [-1, 2]]
     assert list(unpack_ids(found.extended_block_ids)) == [9, 32]
-    assert TableUnits((1, 1)).of(plan) is plan
+    assert TableUnits((1, 1), 10).of(plan) is plan
     steady = replace_fields(plan, new_rows=(), extended_tables=b"", extended_block_ids=b"")
-    assert TableUnits((4, 1)).of(steady) is steady
+    assert TableUnits((4, 1), 10).of(steady) is steady
+
+
+def test_a_plan_with_a_block_that_the_cache_lacks_is_refused():
+    plan = plan_with_blocks()
+    of_row = replace_fields(plan, extended_tables=b"", extended_block_ids=b"")
+    for units in ((1, 1), (4, 1)):
+        for num_blocks, without in ((9, plan), (7, of_row)):
+            with pytest.raises(ValueError, match=f"the KV cache has {num_blocks} blocks"):
+                TableUnits(units, num_blocks).of(without)
+            TableUnits(units, num_blocks + 1).of(without)

@@ -182,9 +182,10 @@ def test_recurrent_layers_and_heads_of_several_sizes_run_in_one_call(make_model,
         model, pool = make_model(tmp_path)
         layout = CacheLayout.of(model.geometry, 512, BLOCK_SIZE)
         tables = len(layout.groups.windows)
-        cache = KVCache.allocate(model.geometry, 32 * tables, layout.block_size, groups=layout.groups)
+        blocks = -(-512 // layout.block_size)
+        cache = KVCache.allocate(model.geometry, 2 * tables * blocks, layout.block_size, groups=layout.groups)
         runner = new_host_runner(model, cache, NUM_ROWS, 512)
-        of_row = {"max_len": -(-512 // layout.block_size) * BLOCK_SIZE, "num_groups": tables}
+        of_row = {"max_len": blocks * BLOCK_SIZE, "num_groups": tables}
         starts = [prefill(0, 4, **of_row), join(0), prefill(1, 90, **of_row), join(1)]
         with kernel_by_kernel(pool) if plain else counting(pool) as calls:
             answers.append([contents(runner.execute(plan)) for plan in [*starts, *[STEADY] * 60]])
