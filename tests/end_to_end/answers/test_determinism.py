@@ -138,31 +138,32 @@ def crowded(server: Server, questions: list[Question], wanted: list[list[Answer]
         return figures
 
 
-def check_workload(seed: int, count: int, num_kills: int, *options: str) -> dict[str, int]:
+def check_workload(roomy: Server, seed: int, count: int, num_kills: int, *options: str) -> dict[str, int]:
+    """Check that a small server with the same options gives the answers of `roomy` to one question after the other."""
     questions = random_questions(seed, count)
-    with serving(*options) as roomy, Client.connect(roomy.run_dir) as client:
+    with Client.connect(roomy.run_dir) as client:
         wanted = one_by_one(client, questions)
     with serving(*options, *CROWDED) as small:
         return crowded(small, questions, wanted, num_kills)
 
 
 @pytest.mark.timeout(300)  # 15 s on an idle machine
-def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte():
-    check_workload(seed=1, count=16, num_kills=1)
+def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte(server):
+    check_workload(server, seed=1, count=16, num_kills=1)
 
 
-def check_ranks(seed: int, count: int, ranks: int, *options: str) -> None:
-    """Check that several ranks on a small server give the same answers as one process."""
+def check_ranks(one: Server, seed: int, count: int, ranks: int, *options: str) -> None:
+    """Check that several ranks on a small server give the same answers as `one`, of one process."""
     questions = random_questions(seed, count)
-    with serving(*options) as one, Client.connect(one.run_dir) as client:
+    with Client.connect(one.run_dir) as client:
         wanted = all_at_once(client, questions)
     with serving(*options, *CROWDED, "--tp", str(ranks)) as several, Client.connect(several.run_dir) as client:
         check_same(questions, wanted, all_at_once(client, questions))
 
 
 @pytest.mark.timeout(300)
-def test_two_ranks_give_the_bytes_of_one():
-    check_ranks(seed=3, count=8, ranks=2)
+def test_two_ranks_give_the_bytes_of_one(server):
+    check_ranks(server, seed=3, count=8, ranks=2)
 
 
 @pytest.mark.nightly
@@ -170,7 +171,8 @@ def test_two_ranks_give_the_bytes_of_one():
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("options", [(), ("--quantization", "int8"), ("--quantization", "int4")], ids=" ".join)
 def test_any_number_of_ranks_gives_the_bytes_of_one(options, ranks):
-    check_ranks(70 + ranks, 30, ranks, *options)
+    with serving(*options) as one:
+        check_ranks(one, 70 + ranks, 30, ranks, *options)
 
 
 @pytest.mark.nightly
@@ -180,7 +182,8 @@ def test_any_number_of_ranks_gives_the_bytes_of_one(options, ranks):
 def test_many_requests_give_the_same_bytes_at_every_pipeline_depth(pipeline_depth, tensor_parallel_size):
     options = ("--pipeline-depth", str(pipeline_depth), "--tensor-parallel-size", str(tensor_parallel_size))
     count = 200 if tensor_parallel_size == 1 else 40  # two ranks on few cores wait for each other at every layer
-    check_workload(10 * tensor_parallel_size + pipeline_depth, count, 3, *options)
+    with serving(*options) as roomy:
+        check_workload(roomy, 10 * tensor_parallel_size + pipeline_depth, count, 3, *options)
 
 
 @pytest.mark.nightly
@@ -196,4 +199,5 @@ def test_many_requests_give_the_same_bytes_at_every_pipeline_depth(pipeline_dept
     ids=" ".join,
 )
 def test_quantized_models_give_the_same_bytes(options):
-    check_workload(50 + len(options), 40, 2, *options)
+    with serving(*options) as roomy:
+        check_workload(roomy, 50 + len(options), 40, 2, *options)

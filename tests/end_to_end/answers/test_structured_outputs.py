@@ -119,12 +119,6 @@ def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests
             assert [each.result(120) for each in together] == alone
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serving() as server:
-        yield server
-
-
 def chat(server: Server, **more) -> dict:
     body = {"messages": [{"role": "user", "content": "Look around."}], "max_tokens": 200, "seed": 5, **more}
     status, answer = server.post("/v1/chat/completions", body)

@@ -50,8 +50,8 @@ def begun(client: openai.OpenAI, num_events: int) -> tuple[str, list[dict]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> str:
-    with serving("--threads", "1") as server, client_of(server) as client:
+def undisturbed(server) -> str:
+    with client_of(server) as client:
         return client.responses.create(**STORY).output_text
 
 

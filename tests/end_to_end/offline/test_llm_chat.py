@@ -7,8 +7,6 @@ import pytest
 
 from paged_serve import LLM, AsyncLLM, BeamSearchParams, InvalidRequest, SamplingParams, StructuredOutputsParams
 
-from ..serving import serving
-
 OPTIONS = {"max_num_seqs": 8, "num_blocks": 256, "threads": 1}
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 WEATHER = {
@@ -58,12 +56,11 @@ def test_calls_can_be_forced_and_forbidden(llm):
         llm.chat(ASKED, form, tools=[WEATHER], tool_choice="required")
 
 
-def test_messages_are_those_of_http_and_of_async_llm(llm):
+def test_messages_are_those_of_http_and_of_async_llm(llm, server):
     body = {"messages": ASKED, "tools": [WEATHER], "tool_choice": "required"}
     fields = {"max_tokens": 60, "temperature": 1.5, "seed": 4, "n": 3}
     [whole] = llm.chat(ASKED, WILD, tools=[WEATHER], tool_choice="required")
-    with serving("--threads", "1") as server:
-        status, answer = server.post("/v1/chat/completions", body | fields)
+    status, answer = server.post("/v1/chat/completions", body | fields)
     assert status == 200, answer
 
     async def last():

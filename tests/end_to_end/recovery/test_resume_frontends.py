@@ -68,9 +68,9 @@ def test_every_stream_is_exact_when_a_frontend_is_killed(num_kills):
             assert texts_of_streams_under_a_kill(server, rng) == expected
 
 
-def test_the_next_frontend_continues_from_the_tokens_that_the_core_had_computed():
+def test_the_next_frontend_continues_from_the_tokens_that_the_core_had_computed(server):
     body = {**STORY, "temperature": 0.0, "max_tokens": 1500}
-    with serving() as server, Client.connect(server.run_dir) as client:
+    with Client.connect(server.run_dir) as client:
         expected = text_alone(server, body)
         before = tokens_computed(client)
         events = HttpClient(server.url).stream("/v1/completions", body)
