@@ -23,7 +23,8 @@ def server(tmp_path_factory):
     for name in ("config.json", "generation_config.json"):
         fields = json.loads((model / name).read_text())
         (model / name).write_text(json.dumps(fields | {"eos_token_id": END_OF_TEXT}))
-    running = ServerProcess(home, str(model), "--served-model-name", "demo", "--max-restarts", "100")
+    options = ("--served-model-name", "demo", "--max-restarts", "100", "--no-standby-workers")
+    running = ServerProcess(home, str(model), *options)
     running.wait_ready()
     yield running
     running.close()

@@ -76,7 +76,7 @@ def test_responses_survive_frontends_and_servers(tmp_path, undisturbed):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         server.process.wait()
-    with serving(*stored, "--tp", "2") as server, client_of(server) as client:
+    with serving(*stored) as server, client_of(server) as client:
         assert whole(client, unfinished).output_text == undisturbed
         assert events(client, unfinished)[: len(begun_events)] == begun_events
         again = client.responses.create(model="demo", input="And of Italy?", previous_response_id=first.id)

@@ -60,10 +60,26 @@ def complete_all(server, on_half=None):
 
 
 @pytest.fixture(scope="module")
-def alone(adapters):
+def server(adapters, tmp_path_factory):
+    """A server of the adapters, and of one that is not of its model."""
+    odd = tmp_path_factory.mktemp("odd")
+    make_adapter(odd, demo_model_folder(), targets=("q_proj",))
+    file = odd / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"layers.0", b"layers.9"))
+    with serving(*options(adapters, "--lora", f"odd={odd}")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alone(server):
     """The answers, each computed while nothing else runs."""
-    with serving(*options(adapters)) as server:
-        return [complete(server, body(NAMES[index % 4], index)) for index in range(12)]
+    return [complete(server, body(NAMES[index % 4], index)) for index in range(12)]
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(enable_lora=True, max_loras=2, standby_workers=False) as llm:
+        yield llm
 
 
 def test_each_adapter_changes_the_answer(alone):
@@ -73,13 +89,13 @@ def test_each_adapter_changes_the_answer(alone):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
 def test_answers_are_those_alone_while_adapters_share_places_and_processes_are_killed(adapters, alone, ranks):
-    with serving(*options(adapters, "--max-loras", "2", "--max-num-seqs", "4", "--tp", ranks)) as server:
-        assert complete_all(server) == alone
+    with serving(*options(adapters, "--max-loras", "2", "--max-num-seqs", "4", "--tp", ranks)) as crowded:
+        assert complete_all(crowded) == alone
         for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
-            assert complete_all(server, server.children(module)[0].kill) == alone
+            assert complete_all(crowded, crowded.children(module)[0].kill) == alone
 
 
-def test_clients_load_unload_and_replace_adapters_while_others_run(adapters, tmp_path, alone):
+def test_clients_load_unload_and_replace_adapters_while_others_run(adapters, alone):
     with serving("--allow-lora-loading", "--api-server-count", "2") as server, ThreadPoolExecutor(1) as pool:
         running = pool.submit(complete, server, body("demo", 0))
         load = {"lora_name": "first", "lora_path": adapters["first"]}
@@ -91,11 +107,8 @@ def test_clients_load_unload_and_replace_adapters_while_others_run(adapters, tmp
             assert server.post("/v1/completions", body("first", 1))[0] == 404
 
 
-def test_an_adapter_of_another_model_ends_only_its_requests(tmp_path, alone):
-    make_adapter(tmp_path / "odd", demo_model_folder(), targets=("q_proj",))
-    file = tmp_path / "odd" / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes().replace(b"layers.0", b"layers.9"))
-    with serving("--lora", f"odd={tmp_path / 'odd'}") as server, ThreadPoolExecutor(1) as pool:
+def test_an_adapter_of_another_model_ends_only_its_requests(server, alone):
+    with ThreadPoolExecutor(1) as pool:
         running = pool.submit(complete, server, body("demo", 0))
         status, answer = server.post("/v1/completions", body("odd", 1))
         assert status == 400
@@ -104,42 +117,40 @@ def test_an_adapter_of_another_model_ends_only_its_requests(tmp_path, alone):
         assert running.result() == alone[0]
 
 
-def test_a_program_chooses_an_adapter_for_each_prompt(adapters, alone):
+def test_a_program_chooses_an_adapter_for_each_prompt(llm, adapters, alone):
     params = SamplingParams(temperature=0, seed=0, max_tokens=48, ignore_eos=True)
     requests = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
-    with LLM(enable_lora=True, max_loras=2, standby_workers=False) as llm:
-        outputs = llm.generate([PROMPT[:8]] * 4, params, lora_request=requests)
-        texts = [output.outputs[0].text for output in outputs]
-        assert texts[0] == alone[0][0]["text"]
-        assert len(set(texts)) == 4
-        assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
-        narrow = BeamSearchParams(beam_width=1, max_tokens=8, ignore_eos=True)  # that is greedy
-        beams = llm.beam_search([PROMPT[:8]] * 4, narrow, lora_request=requests)
-        found = [each.sequences[0].tokens[-8:] for each in beams]
-        assert found == [output.outputs[0].token_ids[:8] for output in outputs]
-        with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
-            llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
+    outputs = llm.generate([PROMPT[:8]] * 4, params, lora_request=requests)
+    texts = [output.outputs[0].text for output in outputs]
+    assert texts[0] == alone[0][0]["text"]
+    assert len(set(texts)) == 4
+    assert llm.generate(PROMPT[:8], params, lora_request=requests[2])[0].outputs[0].text == texts[2]
+    narrow = BeamSearchParams(beam_width=1, max_tokens=8, ignore_eos=True)  # that is greedy
+    beams = llm.beam_search([PROMPT[:8]] * 4, narrow, lora_request=requests)
+    found = [each.sequences[0].tokens[-8:] for each in beams]
+    assert found == [output.outputs[0].token_ids[:8] for output in outputs]
+    with pytest.raises(InvalidRequest, match=r"LoRA adapter 'x': /none/adapter_config\.json"):
+        llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
 
 
-def test_the_vectors_of_adapters_have_the_same_bits_on_every_surface(adapters):
+def test_the_vectors_of_adapters_have_the_same_bits_on_every_surface(llm, server, adapters):
     lora = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
 
     async def encode(llm, adapter):
         return [each async for each in llm.encode(PROMPT, pooling_task="embed", lora_request=adapter)]
 
     async def encode_all():
-        async with AsyncLLM(enable_lora=True, standby_workers=False) as llm:
-            return [one.outputs.data.tolist() for [one] in await asyncio.gather(*(encode(llm, each) for each in lora))]
+        async with AsyncLLM(enable_lora=True, standby_workers=False) as other:
+            outputs = await asyncio.gather(*(encode(other, each) for each in lora))
+            return [one.outputs.data.tolist() for [one] in outputs]
 
-    with serving(*options(adapters)) as server:
-        found = [server.post("/v1/embeddings", {"model": name, "input": PROMPT})[1] for name in NAMES]
-        vectors = [answer["data"][0]["embedding"] for answer in found]
-        status, scored = server.post("/score", {"model": "first", "text_1": PROMPT, "text_2": "The sea"})
-        assert status == 200, scored
-    with LLM(enable_lora=True, max_loras=2, standby_workers=False) as llm:
-        assert [each.outputs.embedding for each in llm.embed([PROMPT] * 4, lora_request=lora)] == vectors
-        [score] = llm.score(PROMPT, "The sea", lora_request=lora[1])
-        assert score.outputs.score == scored["data"][0]["score"] != llm.score(PROMPT, "The sea")[0].outputs.score
+    found = [server.post("/v1/embeddings", {"model": name, "input": PROMPT})[1] for name in NAMES]
+    vectors = [answer["data"][0]["embedding"] for answer in found]
+    status, scored = server.post("/score", {"model": "first", "text_1": PROMPT, "text_2": "The sea"})
+    assert status == 200, scored
+    assert [each.outputs.embedding for each in llm.embed([PROMPT] * 4, lora_request=lora)] == vectors
+    [score] = llm.score(PROMPT, "The sea", lora_request=lora[1])
+    assert score.outputs.score == scored["data"][0]["score"] != llm.score(PROMPT, "The sea")[0].outputs.score
     assert asyncio.run(encode_all()) == vectors
     assert len(set(map(tuple, vectors))) == 4
 

@@ -79,7 +79,7 @@ def test_keys_of_clients_that_became_unusable_end_no_server(start, tmp_path):
     listed.mkdir()
     shutil.copy(tmp_path / "client.key", listed)
     keys = "--client-server-key", str(tmp_path / "server.key_secret"), "--client-keys", str(listed)
-    server = start("--client-address", "tcp://127.0.0.1:*", *keys)
+    server = start("--client-address", "tcp://127.0.0.1:*", "--no-standby-workers", *keys)
     answer = server.complete(max_tokens=8)
     (listed / "half-written.key").write_text("")
     server.children()["engine-core"].kill()
