@@ -47,8 +47,17 @@ template <int INPUTS, bool STARTS_AT_0, bool HAS_LEAST> struct Group {};
 struct GroupScales {
   const float *scale, *least;  // [PANEL]
   const RowGroup* x;           // of the first row
-  int x_stride;
+  size_t x_stride;             // bytes
 };
+
+inline float number_at(const char* p) {
+  float number;
+  std::memcpy(&number, p, sizeof number);
+  return number;
+}
+
+// Whether the vectors of a row load the same start each for itself; gcc 12 would copy the first and spill.
+template <class F> constexpr bool RELOADS_STARTS = REGISTERS == 16 && !ADDS_HALVES<F>;
 
 // The products of a group, whose sums begin with start(row).
 template <class F, class Codes, int WORDS, int ROWS, int N, class Start>
@@ -65,11 +74,23 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
 template <class F, class Codes, int WORDS, int ROWS, int N, class Start> requires ADDS_HALVES<F>
 inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
   constexpr int PART = std::min(WORDS, F::WORDS);
+  const char* fourth = x + 3 * x_stride;  // of three rows each, gcc 12 adds once or twice the stride in the load
+  asm("" : "+r"(fourth));
   EACH(part, WORDS / PART) {
     I32 halves[ROWS][N] = {};
     EACH(i, PART) {
       const int j = part * PART + i;
-      step<F, ROWS, N>(halves, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::bytes(lanes + v * sizeof(I32), j); }, [](int) {});
+      const auto weights = [&](int v) { return Codes::bytes(lanes + v * sizeof(I32), j); };
+      const char* const word = x + j * WORD_BYTES;
+      if constexpr (ROWS <= 3) step<F, ROWS, N>(halves, word, x_stride, weights, [](int) {});
+      else {
+        I32 w[N];
+        EACH(v, N) w[v] = weights(v);
+        EACH(m, ROWS) {
+          const I32 row = F::row((m < 3 ? word : fourth + j * WORD_BYTES) + m % 3 * x_stride);
+          EACH(v, N) halves[m][v] = F::dot(halves[m][v], w[v], row);
+        }
+      }
     }
     EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = F::whole(halves[m][v]) + (part ? dots[m][v] : start(m)));
   }
@@ -81,18 +102,27 @@ template <class F, class Codes, int ROWS, int INPUTS, bool STARTS_AT_0, bool HAS
                               int strip, int half, const GroupScales& group) {
   constexpr int N = VECTORS<F, ROWS>;
   const int output = strip * N * LANES;
+  const float* const scale = group.scale + output;  // in registers: as far as the compiler knows, sums could be these
+  const float* const least = group.least + output;
+  const char* const scales = (const char*)group.x;
+  const char* const halves = scales + half * sizeof(float);
+  const size_t stride = group.x_stride;
+  sums += output;
+  if constexpr (REGISTERS == 16) asm("" : "+r"(sums));  // one address for all rows, where gcc 12 computes each
   I32 dots[ROWS][N];
   dot_group<F, Codes, INPUTS / 4>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
-    return splat(STARTS_AT_0 ? 0 : group.x[m * group.x_stride].start[half]);
+    const char* at = halves + m * stride + offsetof(RowGroup, start);
+    if constexpr (RELOADS_STARTS<F>) asm("" : "+r"(at));
+    return STARTS_AT_0 ? splat(0) : repeat_word(at);
   });
   EACH(m, ROWS) {
-    const RowGroup& row = group.x[m * group.x_stride];
-    const F32 x_scale = splat(row.scale), of_least = splat(row.of_least[half]);
+    const F32 x_scale = splat(number_at(scales + m * stride + offsetof(RowGroup, scale)));
+    const F32 of_least = splat(number_at(halves + m * stride + offsetof(RowGroup, of_least)));
     EACH(v, N) {
-      const int at = output + v * LANES;
-      F32 sum = fma(to_float(dots[m][v]), x_scale * load(group.scale + at), load(sums + m * PANEL + at));
-      if constexpr (HAS_LEAST) sum = fma(of_least, load(group.least + at), sum);
-      store(sums + m * PANEL + at, sum);
+      const int at = m * PANEL + v * LANES;
+      F32 sum = fma(to_float(dots[m][v]), x_scale * load(scale + v * LANES), load(sums + at));
+      if constexpr (HAS_LEAST) sum = fma(of_least, load(least + v * LANES), sum);
+      store(sums + at, sum);
     }
   }
 }
@@ -150,7 +180,8 @@ template <class F, class Format> class SlabProduct {
       const RowGroup* of_x = x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP;
       for (int g = begin; g < end; g++) {
         const int at = (g - begin) * Format::GROUP;
-        const GroupScales group{scales_.scale[g], scales_.least[Format::HAS_LEAST ? g : 0], of_x + at / ROW_GROUP, x_.groups_per_row};
+        const float* least = scales_.least[Format::HAS_LEAST ? g : 0];
+        const GroupScales group{scales_.scale[g], least, of_x + at / ROW_GROUP, x_.groups_per_row * sizeof(RowGroup)};
         const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::BYTES;
         if (block == 1 || (PREFETCHES_ALONE && blocks == 1)) prefetch_group(g);
         for (int strip = 0; strip < PANEL_VECTORS / VECTORS<F, rows>; strip++)
