@@ -6,22 +6,20 @@ are illegal, too, replace them.
 """
 
 import os
-import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
+from .avx512 import OPTIONS, build_for_avx512
+from .build import CSRC, HERE, ROOT, SETUP, TILES, build
+
 REPORT = "PAGED_SERVE_TEST_AMX_REPORT"  # the variable that amx_trap.cpp reads
 is_emulated = REPORT in os.environ
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
-OPTIONS = ("-q", "-p", "no:cacheprovider", "--timeout", "3000")
 REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\xd6\x02\x90")}  # as in amx_trap.cpp
-TILES = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 # Of csrc/cpu, what the tests of tile order need compiled with tiles: what multiplies, and the pools that it gets.
 TESTED = (
     *("attention/attention.cpp", "gemm/gemm.cpp", "gemm/fp16_tile.cpp", "gemm/int4/int4_tile.cpp", "gemm/int8.cpp"),
@@ -33,9 +31,9 @@ DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its t
 class EmulatedAmx:
     """Libraries for AMX in a folder and the emulator that runs them; `isa` is the one to choose."""
 
-    def __init__(self, folder: Path, optimization: str, *, is_whole: bool):
-        """`optimization`: the flag for a library that must be compiled; -O0 builds sooner, -O1 runs faster.
-        `is_whole`: whether all of it is compiled with tiles, not only TESTED."""
+    def __init__(self, folder: Path, *, is_whole: bool):
+        """`is_whole`: whether a library that must be compiled is that of AMX, with vectors that are emulated, too; or
+        the one for AVX2, with TESTED compiled for tiles, which builds and runs sooner."""
         self._folder = folder
         self.report = folder / "report"
         self._emulator = folder / "amx_trap.so"
@@ -44,14 +42,22 @@ class EmulatedAmx:
         subprocess.run(
             ["g++", *flags, *shared, str(HERE / "amx_trap.cpp"), "-o", str(self._emulator), "-ldl"], check=True
         )
+        portable = cpu.library_path("portable")  # it says which library is the best
         if "avx512fma" in cpu.runnable_isas():
             self.isa = "amx"
             replace_questions(cpu.library_path("amx"), folder)
+        elif is_whole:
+            self.isa = "amx"
+            build_for_avx512(self.isa, folder)
+            portable = folder / portable.name
+            replace_questions(folder / "_cpu_amx.so", folder)
         else:
-            self.isa = "avx2"  # its vectors beside AMX's tiles, which no real processor has
-            compile_with_tiles(self.isa, folder, optimization, is_whole=is_whole)
-            replace_questions(folder / f"_cpu_{self.isa}.so", folder)
-        replace_questions(cpu.library_path("portable"), folder)  # it says which library is the best
+            self.isa = "avx2"
+            flags = [*SETUP["FLAGS_BY_ISA"]["avx2"], *TILES, "-O0"]
+            library, tested = folder / "_cpu_avx2.so", [CSRC / file for file in TESTED]
+            build(library, tested, flags, missing=cpu.library_path("avx2"))
+            replace_questions(library, folder)
+        replace_questions(portable, folder)
 
     def environment(self) -> dict[str, str]:
         """Variables of a process whose libraries are those of the folder (tests/workers/conftest.py)."""
@@ -121,35 +127,3 @@ def file_offset(elf: bytes, address: int) -> int:
         if number(header, 4) == 1 and virtual <= address < virtual + held:  # PT_LOAD
             return address - virtual + offset
     raise ValueError(f"no segment has {address:#x}")
-
-
-def compile_with_tiles(isa: str, folder: Path, optimization: str, *, is_whole: bool) -> None:
-    """Build the library for `isa`, with AMX's tiles, into `folder`: the bits do not depend on the optimization.
-
-    Unless `is_whole`, only TESTED is compiled, and all other functions are those of the library without tiles.
-    """
-    setup = runpy.run_path(str(ROOT / "setup.py"), run_name="flags")
-    csrc = ROOT / "csrc" / "cpu"
-    flags = [
-        *setup["FLAGS"],
-        optimization,
-        *setup["WARNINGS"],
-        *setup["FLAGS_BY_ISA"][isa],
-        *TILES,
-        "-fPIC",
-        f"-I{csrc}",
-    ]
-    sources = sorted(csrc.rglob("*.cpp")) if is_whole else [csrc / file for file in TESTED]
-    objects = [folder / (str(source.relative_to(csrc)).replace("/", "-") + ".o") for source in sources]
-    header = folder / "common.h"
-    header.write_text("".join(f"#include <{name}>\n" for name in setup["COMMON"]))
-    subprocess.run(["g++", *flags, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
-
-    def compile_one(source: Path, target: Path) -> None:
-        subprocess.run(["g++", *flags, "-include", str(header), "-c", str(source), "-o", str(target)], check=True)
-
-    with ThreadPoolExecutor(2) as compilers:
-        list(compilers.map(compile_one, sources, objects))
-    built = str(cpu.library_path(isa))  # dlsym looks there for what is not in `objects`
-    linked = ["-shared", "-pthread", *map(str, objects), "-Wl,--no-as-needed", built]
-    subprocess.run(["g++", *linked, "-o", str(folder / f"_cpu_{isa}.so")], check=True)

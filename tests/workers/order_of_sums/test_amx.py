@@ -13,7 +13,9 @@ from tiles.bench_tiles import build
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..emulation.amx import DOTS, HERE, OPTIONS, EmulatedAmx, is_emulated
+from ..emulation.amx import DOTS, EmulatedAmx, is_emulated
+from ..emulation.avx512 import OPTIONS
+from ..emulation.build import HERE
 
 ORDERS = ("order_of_sums/test_tile_order.py", "order_of_sums/test_tile_attention.py")
 # Each multiplies for seconds what the others multiply, too; the nightly subject "orders" has them.
@@ -59,20 +61,20 @@ pytestmark = [
 ]
 
 
-def emulated(folder, optimization, *, is_whole):
+def emulated(folder, *, is_whole):
     if "avx512fma" in cpu.runnable_isas() and not cpu.library_path("amx").exists():
         pytest.skip("the amx library is not built: python setup.py build_ext --inplace")
-    return EmulatedAmx(folder, optimization, is_whole=is_whole)
+    return EmulatedAmx(folder, is_whole=is_whole)
 
 
 @pytest.fixture(scope="module")
 def amx(tmp_path_factory):
-    return emulated(tmp_path_factory.mktemp("amx"), "-O0", is_whole=False)
+    return emulated(tmp_path_factory.mktemp("amx"), is_whole=False)
 
 
 @pytest.fixture(scope="module")
-def optimized_amx(tmp_path_factory):
-    return emulated(tmp_path_factory.mktemp("optimized_amx"), "-O1", is_whole=True)
+def whole_amx(tmp_path_factory):
+    return emulated(tmp_path_factory.mktemp("whole_amx"), is_whole=True)
 
 
 def test_products_and_attention_in_tile_order_have_the_bits_of_their_definition(amx):
@@ -88,8 +90,8 @@ def test_each_room_of_the_workers_tests_is_among_the_subjects():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_the_tests_of_kernels_and_whole_models_pass(optimized_amx, subject):
-    counts = optimized_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
+def test_the_tests_of_kernels_and_whole_models_pass(whole_amx, subject):
+    counts = whole_amx.run_tests(*(f"tests/workers/{place}" for place in SUBJECTS[subject]), "-m", "not nightly")
     assert counts["tdpbf16ps"] > 1000, counts
 
 
