@@ -101,16 +101,37 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
   });
 }
 
+// Whether several blocks of rows share codes that are expanded to float, not to words that each would widen.
+template <class F> constexpr bool TO_FLOAT = REGISTERS == 16 && std::is_same_v<F, WideBf16>;
+// Inputs that are expanded at once, if groups have fewer: sums pass between two levels of caches less often.
+constexpr int NEAR_INPUTS = REGISTERS == 16 ? 64 : 1;
+
+// product += rows times a strip of a group in float, as tile<WideBf16> would add it. There is at least one word.
+template <int ROWS, int N>
+inline void float_tile(F32 (&product)[ROWS][N], const char* x, size_t x_stride, const char* strip, int words) {
+  EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // as in tile.h
+  const char* const past = strip + words * 2 * STEP_BYTES;
+  do {
+    EACH(part, 2) {
+      const auto weights = [&](int v) { return load_words(strip + part * STEP_BYTES + v * sizeof(I32)); };
+      step<Fp32, ROWS, N>(product, x + WideLayout::x(part), x_stride, weights, [](int) {});
+    }
+    x += WideLayout::X_BYTES, strip += 2 * STEP_BYTES;
+  } while (strip != past);
+}
+
 // One strip of sums[ROWS][PANEL] += the products of rows and a group whose codes are expanded. With and without ZEROS it is
 // compiled apart: both in one function take so many registers that sums are put on the stack.
-template <class F, int ROWS, bool ZEROS>
+template <class F, bool FLOAT, int ROWS, bool ZEROS>
 [[gnu::noipa]] void add_expanded(float* sums, const char* x, size_t x_stride, const char* words, const char* group, int strip,
                                  const Int4Layout& layout, const float* of_x) {
   constexpr int N = STRIP<ROWS>;
   F32 product[ROWS][N] = {};
-  if constexpr (REGISTERS == 32 && LANES < 16)  // otherwise gcc 12 copies the sums of every word for the code below
+  if constexpr (LANES < 16)  // otherwise gcc 12 copies the sums of every word for the code below
     if (layout.octets < 1) __builtin_unreachable();
-  tile<F, ROWS>(product, x, x_stride, words + strip * N * sizeof(I32), layout.octets * OCTET_WORDS);
+  const char* const lanes = words + strip * N * sizeof(I32);
+  if constexpr (FLOAT) float_tile(product, x, x_stride, lanes, layout.octets * OCTET_WORDS);
+  else tile<F, ROWS>(product, x, x_stride, lanes, layout.octets * OCTET_WORDS);
   EACH(m, ROWS) EACH(v, N) opaque(product[m][v]);  // otherwise gcc 12 reserves registers for the code below and spills above
   add_scaled(sums, product, group, strip * N * LANES, layout, ZEROS ? of_x : nullptr);
 }
@@ -121,20 +142,29 @@ inline void prefetch_rows(const char* x, int rows, size_t x_stride, size_t bytes
     for (size_t line = 0; line < bytes; line += 64) prefetch<2>(x + m * x_stride + line);
 }
 
-// sums[rows][PANEL] += the products of rows and one group.
-template <class F, class Codes>
-void add_many(float* sums, const char* x, int rows, size_t x_stride, const char* group, const Int4Layout& layout, const Codes& codes,
-              const float* of_x) {
+// sums[rows][PANEL] += the products of rows and some groups; FLOAT: of at least three rows each block.
+template <class F, bool FLOAT, class Codes>
+void add_many(float* sums, const char* x, int rows, size_t x_stride, const char* group, int groups, const Int4Layout& layout,
+              const Codes& codes, const float* of_x) {
   thread_local Arena arena;
-  char* words = (char*)arena.reserve(layout.octets * OCTET_WORDS * STEP_BYTES);
-  const size_t group_bytes = layout.octets * OCTET_WORDS * WordLayout<F>::X_BYTES;
-  expand_codes(words, group + layout.codes_at, layout.octets, codes);
+  const size_t bytes = layout.octets * OCTET_WORDS * STEP_BYTES * (FLOAT ? 2 : 1);
+  const size_t x_bytes = layout.octets * OCTET_WORDS * WordLayout<F>::X_BYTES;
+  char* const words = (char*)arena.reserve(groups * bytes);
+  for (int g = 0; g < groups; g++) {
+    const char* const octets = group + g * layout.group_bytes + layout.codes_at;
+    if constexpr (FLOAT) expand_floats(words + g * bytes, octets, layout.octets, codes);
+    else expand_codes(words + g * bytes, octets, layout.octets, codes);
+  }
   for_blocks<F>(rows, [&](auto n, int row, int, int) {
-    prefetch_rows(x + row * x_stride + group_bytes, n, x_stride, group_bytes);  // for the next group
-    const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
-    const auto add = of_rows ? add_expanded<F, n, true> : add_expanded<F, n, false>;
-    for (int strip = 0; strip < STRIPS<n>; strip++)
-      add(sums + row * PANEL, x + row * x_stride, x_stride, words, group, strip, layout, of_rows);
+    if constexpr (!FLOAT || n >= 3) {
+      prefetch_rows(x + row * x_stride + groups * x_bytes, n, x_stride, groups * x_bytes);  // for the next groups
+      const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
+      const auto add = of_rows ? add_expanded<F, FLOAT, n, true> : add_expanded<F, FLOAT, n, false>;
+      for (int g = 0; g < groups; g++)
+        for (int strip = 0; strip < STRIPS<n>; strip++)
+          add(sums + row * PANEL, x + row * x_stride + g * x_bytes, x_stride, words + g * bytes, group + g * layout.group_bytes, strip,
+              layout, of_rows ? of_rows + g : nullptr);
+    }
   });
 }
 
@@ -147,8 +177,11 @@ void multiply_many(const Int4Product& product, const GemmParams& p, const PanelR
   multiply_slabs<SLAB_ROWS>(product.params, p, layout, of, [&](float* sums, int row, int rows, const char* panel, int first, int past) {
     const char* x = (const char*)p.x + row * x_stride;
     const float* of_x = product.sums_of(offset + row);
-    for (int g = first; g < past; g++)
-      add_many<F>(sums, x + g * group_bytes, rows, x_stride, panel + g * layout.group_bytes, layout, codes, of_x ? of_x + g : nullptr);
+    const int most = std::max(1, NEAR_INPUTS / (layout.octets * OCTET));
+    const auto add = rows > MOST_ROWS<F> ? add_many<F, TO_FLOAT<F>, Codes> : add_many<F, false, Codes>;
+    for (int g = first; g < past; g += most)
+      add(sums, x + g * group_bytes, rows, x_stride, panel + g * layout.group_bytes, std::min(most, past - g), layout, codes,
+          of_x ? of_x + g : nullptr);
   });
 }
 

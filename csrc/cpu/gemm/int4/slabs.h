@@ -23,6 +23,21 @@ template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char*
   }
 }
 
+// The same -> panel[octets * OCTET_WORDS][2][PANEL] floats: of a word of bfloat16 the odd input, then the even one.
+template <class Codes> [[gnu::noipa]] void expand_floats(char* panel, const char* octets, int count, const Codes& codes) {
+  for (int c = 0; c < count; c++, octets += STEP_BYTES) {
+    EACH(line, 4) prefetch<1>(octets + NEAR_BYTES + line * 64);
+    EACH(v, PANEL_VECTORS) {
+      const I32 packed = load_words(octets + v * sizeof(I32));
+      EACH(j, OCTET_WORDS) {
+        const Halves word = codes.word(packed, j);
+        char* to = panel + (c * OCTET_WORDS + j) * 2 * STEP_BYTES + v * sizeof(I32);
+        store_words(to, word.odd), store_words(to + STEP_BYTES, word.even);
+      }
+    }
+  }
+}
+
 // Rows times a panel into y, up to ROWS at a time. `add(sums, row, rows, panel, first, past)` adds to sums[rows][PANEL] the
 // products of the rows from `row` on and groups [first, past).
 template <int ROWS, class Add>
