@@ -152,27 +152,18 @@ def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte(server)
     check_workload(server, seed=1, count=16, num_kills=1)
 
 
-def check_ranks(one: Server, seed: int, count: int, ranks: int, *options: str) -> None:
-    """Check that several ranks on a small server give the same answers as `one`, of one process."""
-    questions = random_questions(seed, count)
-    with Client.connect(one.run_dir) as client:
-        wanted = all_at_once(client, questions)
-    with serving(*options, *CROWDED, "--tp", str(ranks)) as several, Client.connect(several.run_dir) as client:
-        check_same(questions, wanted, all_at_once(client, questions))
-
-
-@pytest.mark.timeout(300)
-def test_two_ranks_give_the_bytes_of_one(server):
-    check_ranks(server, seed=3, count=8, ranks=2)
-
-
+# In the fast tests, two crowded ranks are compared with one process in models/test_fp8.py, and a stream continues on
+# other ranks in recovery/test_resume_restart.py.
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("options", [(), ("--quantization", "int8"), ("--quantization", "int4")], ids=" ".join)
 def test_any_number_of_ranks_gives_the_bytes_of_one(options, ranks):
-    with serving(*options) as one:
-        check_ranks(one, 70 + ranks, 30, ranks, *options)
+    questions = random_questions(70 + ranks, 30)
+    with serving(*options) as one, Client.connect(one.run_dir) as client:
+        wanted = all_at_once(client, questions)
+    with serving(*options, *CROWDED, "--tp", str(ranks)) as several, Client.connect(several.run_dir) as client:
+        check_same(questions, wanted, all_at_once(client, questions))
 
 
 @pytest.mark.nightly

@@ -108,6 +108,7 @@ def test_a_port_in_use_is_refused():
         refused(start("--port", str(port)), str(port), "--port")
 
 
+@pytest.mark.nightly  # test_weights.py has its message
 def test_truncated_weights_are_refused(model):
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100_000])

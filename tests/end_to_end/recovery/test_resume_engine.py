@@ -12,7 +12,7 @@ import pytest
 from ..serving import Server, serving
 from .test_resume import COMPLETION, STORY, ask, events_of, whole
 
-NUM_STREAMS = 24
+NUM_STREAMS = 12
 MAX_EVENTS_BEFORE = 12
 
 

@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.engine_core import Utility
 
 from ..serving import Server, serving
 
-NUM_STREAMS = 32
+NUM_STREAMS = 16  # over two frontends
 STORY = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "ignore_eos": True}
 
 
