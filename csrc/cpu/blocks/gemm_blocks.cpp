@@ -81,13 +81,12 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
     EACH(i, PART) {
       const int j = part * PART + i;
       const auto weights = [&](int v) { return Codes::bytes(lanes + v * sizeof(I32), j); };
-      const char* const word = x + j * WORD_BYTES;
-      if constexpr (ROWS <= 3) step<F, ROWS, N>(halves, word, x_stride, weights, [](int) {});
+      if constexpr (ROWS <= 3) step<F, ROWS, N>(halves, x + j * WORD_BYTES, x_stride, weights, [](int) {});
       else {
         I32 w[N];
         EACH(v, N) w[v] = weights(v);
         EACH(m, ROWS) {
-          const I32 row = F::row((m < 3 ? word : fourth + j * WORD_BYTES) + m % 3 * x_stride);
+          const I32 row = F::row((m < 3 ? x : fourth) + m % 3 * x_stride + j * WORD_BYTES);
           EACH(v, N) halves[m][v] = F::dot(halves[m][v], w[v], row);
         }
       }
