@@ -4,7 +4,7 @@
 //            order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
 //            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h can be used. For few rows
 //            codes are expanded in registers; for float16 rows, which are first widened, to float. Many rows share a panel
-//            of bfloat16 (slabs.h).
+//            of bfloat16 (slabs.h), or of float where words would be widened.
 // Shapes     x       [rows, inputs]          bfloat16 or float16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
 //                      scales [64]           float16, in multiples of scale_unit

@@ -1,5 +1,5 @@
-// Products of many rows with 4-bit weights, in either order: the codes of a group are expanded to a panel of bfloat16 in the
-// nearest caches, by which a slab of rows is multiplied.
+// Products of many rows with 4-bit weights, in either order: the codes of groups are expanded to a panel of bfloat16 or float in
+// the nearest caches, by which a slab of rows is multiplied.
 #pragma once
 #include "gemm/int4/groups.h"
 
