@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api.h"
+#include "isa/float_mode.h"
 #include "machine.h"
 
 #ifdef __linux__
@@ -164,7 +165,12 @@ Pool::~Pool() {
   for (auto& worker : state_->workers) worker.join();
 }
 
-void Pool::fork_join(int items, int grain, bool spans, Call call, void* argument) {
+void Pool::deal(int items, int grain, bool spans, Call call, void* argument) {
+  const FlushDenormals meanwhile;
+  if (threads_ == 1 || items <= grain) {
+    if (items > 0) call(argument, 0, items);
+    return;
+  }
   const std::lock_guard<std::mutex> one_caller(state_->turn);
   state_->start(items, grain, spans, call, argument);
   state_->work(0);

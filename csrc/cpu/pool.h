@@ -6,7 +6,6 @@
 #include <memory>
 #include <type_traits>
 
-#include "isa/float_mode.h"
 #include "upcoming.h"
 
 constexpr int ITEMS_PER_THREAD = 4;  // at least, so that the threads of a kernel end at about the same time
@@ -25,26 +24,20 @@ class Pool {
 
   // Calls fn(begin, end) over disjoint ranges that cover [0, items), each at most `grain` long; returns when all are
   // done. Callers from several threads take turns; fn must not call run.
-  template <class Fn> void run(int items, int grain, Fn&& fn) { deal(items, grain, false, fn); }
+  template <class Fn> void run(int items, int grain, Fn&& fn) { deal(items, grain, false, call<Fn>, address(fn)); }
 
   // The same, but each thread first takes consecutive items from its own share: for items whose data are adjacent in
   // memory. A thread that has finished its share takes the last items of other threads.
-  template <class Fn> void run_spans(int items, int grain, Fn&& fn) { deal(items, grain, true, fn); }
+  template <class Fn> void run_spans(int items, int grain, Fn&& fn) { deal(items, grain, true, call<Fn>, address(fn)); }
 
  private:
-  template <class Fn> void deal(int items, int grain, bool spans, Fn& fn) {
-    const FlushDenormals meanwhile;
-    if (threads_ == 1 || items <= grain) {
-      if (items > 0) fn(0, items);
-      return;
-    }
-    const auto call = [](void* f, int begin, int end) { (*static_cast<Fn*>(f))(begin, end); };
-    fork_join(items, grain, spans, call, const_cast<void*>(static_cast<const void*>(&fn)));
-  }
-
   using Call = void (*)(void*, int, int);
   struct State;
-  void fork_join(int items, int grain, bool spans, Call call, void* argument);
+
+  // The only call of fn, for one thread and for several: the compiler would otherwise compile fn's code twice.
+  template <class Fn> static void call(void* fn, int begin, int end) { (*static_cast<std::remove_reference_t<Fn>*>(fn))(begin, end); }
+  template <class Fn> static void* address(Fn& fn) { return const_cast<void*>(static_cast<const void*>(&fn)); }
+  void deal(int items, int grain, bool spans, Call call, void* argument);
 
   int threads_;
   std::unique_ptr<State> state_;
