@@ -145,7 +145,7 @@ template <class Kv, bool TILED = false> class Attention {
   // Halves of the tile that have keys for the rows up to and including `last`.
   int halves(const Unit& unit, int last, int t) const { return sees_to(unit, last, t) > HALF_KEYS ? 2 : 1; }
 
-  void weigh_rows(const Unit& unit, int t, int first, int count, const Scratch& s) const {
+  [[gnu::noinline]] void weigh_rows(const Unit& unit, int t, int first, int count, const Scratch& s) const {
     const int seen = halves(unit, first + count - 1, t);
     for (int m = 0; m < count; m++) {
       const int row = first + m, from = sees_from(unit, row, t), to = sees_to(unit, row, t);
@@ -164,11 +164,11 @@ template <class Kv, bool TILED = false> class Attention {
 
   void direct_step(const Unit& unit, int t, const Walk<Kv>& walk, const Scratch& s) const {
     for_blocks(unit, [&](int first, int count) {
-      const auto block = [&](auto rows) {
-        if (first == 0 && !IS_CODED<Kv>) direct_block<rows, true>(unit, t, first, walk, s);
+      with_rows<DIRECT_BLOCK>(count, [&](auto rows) {
+        constexpr bool PREFETCHES = !IS_CODED<Kv> && !IS_COMPACT;
+        if (PREFETCHES && first == 0) direct_block<rows, PREFETCHES>(unit, t, first, walk, s);
         else direct_block<rows, false>(unit, t, first, walk, s);
-      };
-      with_rows<DIRECT_BLOCK>(count, block);
+      });
     });
   }
 
@@ -176,6 +176,7 @@ template <class Kv, bool TILED = false> class Attention {
   void direct_block(const Unit& unit, int t, int first, const Walk<Kv>& walk, const Scratch& s) const {
     const Tile& tile = walk.now().at;
     constexpr int WIDTH = DIRECT_VECTORS<ROWS> * LANES;
+    constexpr bool HAS_TAIL = WIDTH > HEAD_MULTIPLE;
     const int seen = halves(unit, first + ROWS - 1, t);
     for (int h = 0; h < seen; h++) {
       const Ahead ahead{walk.later(h).keys, tile.halves[h].values};
@@ -187,8 +188,7 @@ template <class Kv, bool TILED = false> class Attention {
       const Ahead ahead{walk.later(h).values, walk.later(h).keys};
       const char* weights = (const char*)(s.weights + h * HALF_KEYS);
       for (int c = 0; c < size_.value_columns; c += WIDTH) {
-        const bool tail = c + WIDTH > size_.value_columns;
-        const auto add = tail ? direct_values<Computed, ROWS, AHEAD, true> : direct_values<Computed, ROWS, AHEAD, false>;
+        const auto add = HAS_TAIL && c + WIDTH > size_.value_columns ? direct_values<Computed, ROWS, AHEAD, HAS_TAIL> : direct_values<Computed, ROWS, AHEAD, false>;
         const size_t offset = c * sizeof(typename Kv::Element);
         float* sums = values_row(s.range, first) + c;
         add(sums, h == 0 ? s.keep : ONES, weights, size_, tile.halves[h].values, offset, ahead);
@@ -246,7 +246,7 @@ template <class Kv, bool TILED = false> class Attention {
     for (int c = 0; c < size_.columns; c += PANEL) {
       float* sums = values_row(s.range, first) + c;
       const char* panel = s.values + c * Scratch::COLUMN_BYTES;
-      product<F, ROWS, true>(sums, size_.columns, weights, TILE_KEYS * sizeof(Row), panel, seen * HALF_WORDS<Kv>, s.keep);
+      product<F, ROWS, Start::SCALE>(sums, size_.columns, weights, TILE_KEYS * sizeof(Row), panel, seen * HALF_WORDS<Kv>, s.keep);
     }
   }
 

@@ -133,7 +133,7 @@ struct Q8_0 {
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = HALF_LINE;
   static void scales(auto& to, int g, const char* block) {
-    EACH(v, PANEL_VECTORS) store(to.scale[g] + v * LANES, halves(block, 0, v));
+    for (int v = 0; v < PANEL_VECTORS; v++) store(to.scale[g] + v * LANES, halves(block, 0, v));
   }
 };
 
@@ -161,7 +161,7 @@ struct IQ4_XS {
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = 2 * HALF_LINE + WORD_LINE;
   static void scales(auto& to, int, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const F32 d = halves(block, 0, v);
       const I32 high = (I32)load_bf16((const uint16_t*)(block + HALF_LINE) + v * LANES);  // pairs in the upper half of a word
       const I32 low = load_words(block + 2 * HALF_LINE + v * sizeof(I32));
@@ -179,7 +179,7 @@ template <int HIGH> struct WithMinimum {
   static constexpr bool HAS_LEAST = true;
   static constexpr size_t HEADER = 2 * HALF_LINE;
   static void scales(auto& to, int g, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       store(to.scale[g] + v * LANES, halves(block, 0, v));
       store(to.least[g] + v * LANES, -halves(block, 1, v));
     }
@@ -194,7 +194,7 @@ struct Q2_K {
   static constexpr bool HAS_LEAST = true;
   static constexpr size_t HEADER = 2 * HALF_LINE + 4 * WORD_LINE;
   static void scales(auto& to, int, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const F32 d = halves(block, 0, v), least = halves(block, 1, v);
       EACH(i, 4) {
         const I32 word = load_words(block + 2 * HALF_LINE + i * WORD_LINE + v * sizeof(I32));
@@ -213,7 +213,7 @@ struct Q3_K {
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = HALF_LINE + 3 * WORD_LINE;
   static void scales(auto& to, int, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const F32 d = halves(block, 0, v);
       const Fields fields(block + HALF_LINE, v);
       EACH(g, 16) store(to.scale[g] + v * LANES, d * to_float(fields[g] - SCALE_CENTRE));
@@ -227,7 +227,7 @@ template <int HIGH> struct WithFields {
   static constexpr bool HAS_LEAST = true;
   static constexpr size_t HEADER = 2 * HALF_LINE + 3 * WORD_LINE;
   static void scales(auto& to, int, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const F32 d = halves(block, 0, v), least = halves(block, 1, v);
       const Fields fields(block + 2 * HALF_LINE, v);
       EACH(g, 8) {
@@ -246,7 +246,7 @@ struct Q6_K {
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = HALF_LINE + 16 * PANEL;
   static void scales(auto& to, int, const char* block) {
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const F32 d = halves(block, 0, v);
       for (int g = 0; g < 16; g++) store(to.scale[g] + v * LANES, d * load_s8(block + HALF_LINE + g * PANEL + v * LANES));
     }

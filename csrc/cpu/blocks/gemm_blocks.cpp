@@ -25,6 +25,8 @@ constexpr bool PREFETCHES_ALONE = LANES < 16;
 // that the sums of NEON's wide strips need, unless each word's codes have an address of their own.
 constexpr bool HIDES_ADDRESSES = REGISTERS == 32 && LANES < 16;
 
+constexpr int UNROLLED_WORDS = IS_COMPACT ? 1 : 8;  // of a group: unrolled, shifts are by constants
+
 // Whether products are added in 16 bits, and if so in several sums for a group, whose own sums then need registers, too.
 template <class F> constexpr bool ADDS_HALVES = requires { F::whole(I32{}); };
 template <class F> constexpr bool IN_PARTS = ADDS_HALVES<F> && MOST_ROWS<F> < MAX_ROWS;
@@ -35,13 +37,17 @@ template <class Format> constexpr bool ARE_SMALL = Format::Codes::MOST < 128;
 template <class Format> using OneRow = std::conditional_t<ARE_SMALL<Format>, SmallCodes<Format::Codes::MOST>, Int8>;
 template <class Format> using Rows = std::conditional_t<ARE_SMALL<Format>, OneRow<Format>, WideInt8>;
 template <class Format> using Shared = std::conditional_t<ARE_SMALL<Format>, Expanded<Format::GROUP>, Bytes>;
+template <class F> using RowsOf = std::conditional_t<CODE_BYTES<F> == 1, Int8, F>;  // has the same rows
 template <class Format> constexpr bool ARE_SHARED = std::is_same_v<typename Format::Codes, Shared<Format>>;
 
 // Whether one block of rows multiplies codes that it unpacks itself.
 template <class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); };
 
 // What products of different formats' groups have in common.
-template <int INPUTS, bool STARTS_AT_0, bool HAS_LEAST> struct Group {};
+template <int INPUTS, bool AT_0, bool LEAST> struct Group {
+  static constexpr int WORDS = INPUTS / 4;
+  static constexpr bool STARTS_AT_0 = AT_0, HAS_LEAST = LEAST;
+};
 
 // What a strip of a group's product needs besides its codes and its rows' codes.
 struct GroupScales {
@@ -64,9 +70,12 @@ template <class F, class Codes, int WORDS, int ROWS, int N, class Start>
 inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
   EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = start(m));
   if constexpr (!std::is_same_v<F, Int8>) tile<F, ROWS>(dots, x, x_stride, lanes, WORDS);
-  else EACH(j, WORDS) {
-    if constexpr (HIDES_ADDRESSES) asm("" : "+r"(lanes));
-    step<F, ROWS, N>(dots, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
+  else {
+#pragma GCC unroll UNROLLED_WORDS
+    for (int j = 0; j < WORDS; j++) {
+      if constexpr (HIDES_ADDRESSES) asm("" : "+r"(lanes));
+      step<F, ROWS, N>(dots, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
+    }
   }
   EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);  // otherwise gcc 12 reserves registers for what follows, and spills here
 }
@@ -96,8 +105,8 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
 }
 
 // One strip of sums[ROWS][PANEL] += rows * a group.
-template <class F, class Codes, int ROWS, int INPUTS, bool STARTS_AT_0, bool HAS_LEAST>
-[[gnu::noipa]] void add_group(Group<INPUTS, STARTS_AT_0, HAS_LEAST>, float* sums, const char* x, size_t x_stride, const char* codes,
+template <class F, class Codes, class Kind, int ROWS>
+[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes,
                               int strip, int half, const GroupScales& group) {
   constexpr int N = VECTORS<F, ROWS>;
   const int output = strip * N * LANES;
@@ -109,10 +118,10 @@ template <class F, class Codes, int ROWS, int INPUTS, bool STARTS_AT_0, bool HAS
   sums += output;
   if constexpr (REGISTERS == 16) asm("" : "+r"(sums));  // one address for all rows, where gcc 12 computes each
   I32 dots[ROWS][N];
-  dot_group<F, Codes, INPUTS / 4>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
+  dot_group<F, Codes, Kind::WORDS>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
     const char* at = halves + m * stride + offsetof(RowGroup, start);
     if constexpr (RELOADS_STARTS<F>) asm("" : "+r"(at));
-    return STARTS_AT_0 ? splat(0) : repeat_word(at);
+    return Kind::STARTS_AT_0 ? splat(0) : repeat_word(at);
   });
   EACH(m, ROWS) {
     const F32 x_scale = splat(number_at(scales + m * stride + offsetof(RowGroup, scale)));
@@ -120,7 +129,7 @@ template <class F, class Codes, int ROWS, int INPUTS, bool STARTS_AT_0, bool HAS
     EACH(v, N) {
       const int at = m * PANEL + v * LANES;
       F32 sum = fma(to_float(dots[m][v]), x_scale * load(scale + v * LANES), load(sums + at));
-      if constexpr (HAS_LEAST) sum = fma(of_least, load(least + v * LANES), sum);
+      if constexpr (Kind::HAS_LEAST) sum = fma(of_least, load(least + v * LANES), sum);
       store(sums + at, sum);
     }
   }
@@ -131,7 +140,7 @@ template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* b
   constexpr int WORDS = Format::GROUP / 4;
   for (; count > 0; count--, blocks += PANEL_BLOCK_BYTES<Format>)
     for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++, to += WORDS * STEP_BYTES)
-      EACH(v, PANEL_VECTORS) EACH(j, WORDS) {
+      for (int v = 0; v < PANEL_VECTORS; v++) EACH(j, WORDS) {
         const size_t lane = v * sizeof(I32);
         store_words(to + j * STEP_BYTES + lane, bytes_of<typename Format::Codes>(blocks + Format::HEADER + lane, g, j));
       }
@@ -173,7 +182,14 @@ template <class F, class Format> class SlabProduct {
     using Kind = Group<Format::GROUP, Format::CENTRE == 0, Format::HAS_LEAST>;
     constexpr int PER_BLOCK = GROUPS_PER_BLOCK<Format>;
     const int begin = first % Format::BLOCK / Format::GROUP, end = begin + (past - first) / Format::GROUP;
-    for_blocks<F>(rows_, [&](auto rows, int from, int block, int blocks) {
+    const int blocks = ceil_div(rows_, MOST_ROWS<F>);
+    for (int block = 0; block < blocks; block++) {  // as for_blocks, but this loop is compiled once for all numbers of rows
+      const int from = share(rows_, block, blocks);
+      decltype(&add_group<F, Codes, Kind, 1>) add = nullptr;
+      int strips = 0;
+      with_rows<MOST_ROWS<F>>(share(rows_, block + 1, blocks) - from, [&](auto rows) {
+        add = add_group<F, Codes, Kind, rows>, strips = PANEL_VECTORS / VECTORS<F, rows>;
+      });
       const int64_t row = first_row_ + from;
       const char* x = x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>;
       const RowGroup* of_x = x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP;
@@ -183,11 +199,10 @@ template <class F, class Format> class SlabProduct {
         const GroupScales group{scales_.scale[g], least, of_x + at / ROW_GROUP, x_.groups_per_row * sizeof(RowGroup)};
         const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::BYTES;
         if (block == 1 || (PREFETCHES_ALONE && blocks == 1)) prefetch_group(g);
-        for (int strip = 0; strip < PANEL_VECTORS / VECTORS<F, rows>; strip++)
-          add_group<F, Codes, rows>(Kind(), sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip,
-                                    Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
+        for (int strip = 0; strip < strips; strip++)
+          add(sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip, Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
       }
-    });
+    }
   }
 
   // Of the next slice, while a second block of rows is multiplied, or the only one.
@@ -217,13 +232,15 @@ void multiply_panel(const GemmBlocksParams& params, const BlockRows& x, const Pa
     slab.add(sums, panel, skipped + s * length, skipped + (s + 1) * length);
     segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c); });
   }
-  finish(p, of, first, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+  segments.finish(p, of, first, rows);
 }
 
 template <class F, class Format> void multiply_by(Pool* pool, const GemmBlocksParams& params, const ProductRows& rows) {
   constexpr int SLAB = BLOCK_SLAB<F>;
   BlockRows x;
-  with_element(params.x_dtype, [&](auto element) { x = quantize_blocks<Format, F, decltype(element)>(pool, params.gemm, rows.total()); });
+  with_element(params.x_dtype, [&](auto element) {
+    x = quantize_blocks<RowsOf<F>, decltype(element)>(pool, params.gemm, rows.total(), Format::CENTRE, Format::GROUP < ROW_GROUP);
+  });
   for_panels<F>(pool, params.gemm, rows, [&](const PanelRows& of) {
     for (int first = 0; first < of.rows; first += SLAB) multiply_panel<F, Format>(params, x, of, first, std::min(SLAB, of.rows - first));
   });

@@ -29,7 +29,7 @@ struct BlockRows {
 // The layout of codes in rows for products by F: the bytes, or in 16 bits each.
 template <class F> constexpr int CODE_BYTES = WordLayout<F>::X_BYTES / WORD_BYTES;
 
-template <class Format, class Element> inline void quantize_group(const Element* x, int8_t* codes, RowGroup& group) {
+template <class Element> inline void quantize_group(const Element* x, int8_t* codes, RowGroup& group, int centre, bool in_halves) {
   constexpr int VECTORS = ROW_GROUP / LANES, HALF = VECTORS / 2;
   F32 value[VECTORS];
   I32 top = splat(0);
@@ -51,10 +51,10 @@ template <class Format, class Element> inline void quantize_group(const Element*
     sums[v / HALF] += code;
     store_s8(codes + v * LANES, code);
   }
-  const int32_t second = sum(sums[1]), first = sum(sums[0]) + (Format::GROUP < ROW_GROUP ? 0 : second), of_half[] = {first, second};
+  const int32_t second = sum(sums[1]), first = sum(sums[0]) + (in_halves ? 0 : second), of_half[] = {first, second};
   EACH(half, 2) {
     group.of_least[half] = -group.scale * (float)of_half[half];
-    group.start[half] = -Format::CENTRE * of_half[half];
+    group.start[half] = -centre * of_half[half];
   }
 }
 
@@ -64,7 +64,7 @@ template <class F> inline void put_codes(char* to, const int8_t* codes) {
 }
 
 // The rows of a product by F, in memory of the calling thread that is valid until its next product.
-template <class Format, class F, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p, int rows) {
+template <class F, class Element> BlockRows quantize_blocks(Pool* pool, const GemmParams& p, int rows, int centre, bool in_halves) {
   const int groups = p.inputs / ROW_GROUP;
   const size_t stride = (size_t)p.inputs * CODE_BYTES<F> + 64;  // rows start in different sets of a cache
   char* const codes = (char*)row_arena().reserve(rows * (stride + groups * sizeof(RowGroup)));
@@ -75,7 +75,7 @@ template <class Format, class F, class Element> BlockRows quantize_blocks(Pool* 
       const Element* x = (const Element*)p.x + m * p.x_stride;
       for (int g = 0; g < groups; g++) {
         int8_t group[ROW_GROUP];
-        quantize_group<Format>(x + g * ROW_GROUP, group, of_groups[(int64_t)m * groups + g]);
+        quantize_group(x + g * ROW_GROUP, group, of_groups[(int64_t)m * groups + g], centre, in_halves);
         put_codes<F>(codes + m * stride + g * ROW_GROUP * CODE_BYTES<F>, group);
       }
     }

@@ -36,7 +36,7 @@ template <int ROWS, class Sum> void finish_segments(const GemmParams& p, const P
     sum_segment(out, s);
     sums.take(s, 0, of.rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c); });
   }
-  finish(p, of, 0, of.rows, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+  sums.finish(p, of, 0, of.rows);
 }
 
 // y of up to fp8_rows_in_registers() rows.
@@ -63,7 +63,7 @@ template <class F, class Element> void chunk_by_chunk(const Fp8Panels& weight, c
       const char* x = (const char*)p.x + of.first_row * stride + (size_t)first * WordLayout<F>::X_BYTES;
       weight.expand(words, of.panel, first, count);
       for_blocks<F>(of.rows, [&](auto n, int row, int, int) {
-        product<F, n, true>(out + row * PANEL, PANEL, x + row * stride, stride, words, count);
+        product<F, n, Start::ADD>(out + row * PANEL, PANEL, x + row * stride, stride, words, count);
       });
     }
   });
@@ -79,8 +79,8 @@ template <class F, class Element> void whole_panel(const Fp8Panels& weight, cons
     return segmented_product<F, float>(p, plan, x, of, panel,
                                        [](const float* out, int, int, int m, int c, int) { return load(out + m * PANEL + c); }, upcoming);
   }
-  panel_product<F, float>(x, stride, of.rows, panel, weight.words(), [&](auto count, int row, float* out) {
-    finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
+  panel_product<F, float>(x, stride, of.rows, panel, weight.words(), [&](int count, int row, float* out) {
+    finish(p, of, row, count, out);
   }, upcoming);
 }
 

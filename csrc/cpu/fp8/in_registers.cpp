@@ -87,7 +87,7 @@ void add_expanded(float* out, const char* x, const char* codes, int quads, const
   for (int q = 0; q < quads; q += CHUNK_QUADS) {
     const int count = std::min(CHUNK_QUADS, quads - q);
     expand_fp8(words, codes + q * STEP_BYTES, count, scales);
-    product<Bf16, 1, true>(out, PANEL, x + q * QUAD_WORDS * WORD_BYTES, 0, words, count * QUAD_WORDS);
+    product<Bf16, 1, Start::ADD>(out, PANEL, x + q * QUAD_WORDS * WORD_BYTES, 0, words, count * QUAD_WORDS);
   }
 }
 

@@ -23,7 +23,7 @@ namespace {
 template <int ROWS> void add_last_input(float* tile, const Bfloat16* x, int64_t x_stride, int inputs, const char* panel) {
   uint32_t last[ROWS];
   EACH(m, ROWS) last[m] = x[m * x_stride + inputs - 1].bits;
-  product<Bf16, ROWS, true>(tile, PANEL, (const char*)last, WORD_BYTES, panel + (size_t)(inputs / 2) * STEP_BYTES, 1);
+  product<Bf16, ROWS, Start::ADD>(tile, PANEL, (const char*)last, WORD_BYTES, panel + (size_t)(inputs / 2) * STEP_BYTES, 1);
 }
 
 template <class F, class Element> void gemm(Pool* pool, const GemmParams& p, const ProductRows& rows) {
@@ -41,7 +41,7 @@ template <class F, class Element> void gemm(Pool* pool, const GemmParams& p, con
     panel_product<F, float>((const char*)x, p.x_stride * sizeof(Element), of.rows, panel, words, [&](auto count, int row, float* out) {
       if constexpr (std::is_same_v<F, Bf16>)
         if (p.inputs % 2) add_last_input<count>(out, x + row * p.x_stride, p.x_stride, p.inputs, panel);
-      finish(p, of, row, count, [&](int m, int c, int) { return load(out + m * PANEL + c); });
+      finish(p, of, row, count, out);
     }, &pool->upcoming);
   });
 }

@@ -29,11 +29,25 @@ template <class F, class Body> void for_blocks(int rows, Body body) {
 struct Prefetch {
   int lines, first;
 };
-inline Prefetch plan(int pass, int passes) {
+constexpr Prefetch plan(int pass, int passes) {
   if (passes == 1) return {4, 0};
   if (passes == 2) return {2, 2 * pass};
   if (passes == 3) return pass == 0 ? Prefetch{2, 0} : Prefetch{1, pass + 1};
   return {pass < 4, pass};
+}
+
+// Whether a pass of a block of ROWS rows may prefetch `lines` lines per word of K. Products that cannot be are not compiled:
+// blocks are as even as can be, so one with few rows is the only one.
+template <class F, int ROWS, Start START> constexpr bool prefetches(int lines) {
+  constexpr int N = STRIPS<ROWS>, FEWEST_ROWS = (MOST_ROWS<F> + 1) / 2;
+  for (int blocks = 1; blocks <= (ROWS < FEWEST_ROWS ? 1 : MAX_CHUNKED_BLOCKS + 2); blocks++) {
+    const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS;
+    for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD); pass++) {
+      const int own = plan(pass, N * blocks).lines;
+      if (own == lines || (own == 0 && is_whole && lines == SPARE_LINES)) return true;
+    }
+  }
+  return false;
 }
 
 // out[ROWS][PANEL] = x * panel, or +=, over `words` words of K; this is block `block` of `blocks`. If it is the only pass
@@ -49,14 +63,14 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
     if (p.lines == 0 && upcoming)
       if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
-    const auto run = [&](auto lines) {
-      strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
-                                         panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+    const auto run_if = [&](auto lines) {
+      if constexpr (prefetches<F, ROWS, START>(lines))
+        if (p.lines == lines)
+          strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
+                                               panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
     };
-    if (p.lines == 4) run(std::integral_constant<int, 4>{});
-    else if (p.lines == 2) run(std::integral_constant<int, 2>{});
-    else if (p.lines == 1) run(std::integral_constant<int, 1>{});
-    else run(std::integral_constant<int, 0>{});
+    run_if(std::integral_constant<int, 4>{}), run_if(std::integral_constant<int, 2>{});
+    run_if(std::integral_constant<int, 1>{}), run_if(std::integral_constant<int, 0>{});
   }
 }
 
@@ -85,29 +99,21 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
   for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });
 }
 
-template <bool WHOLE, class Y, class Value>
-inline void finish_as(const GemmParams& p, const PanelRows& of, int first_row, int rows, Value value) {
-  const int width = WHOLE ? PANEL : std::min(PANEL, p.outputs - of.first_output);
-  for (int m = 0; m < rows; m++) {
-    const int64_t at = (of.first_row + first_row + m) * p.y_stride + of.first_output;
-    for (int c = 0; c < width; c += LANES) {
-      const int n = WHOLE ? LANES : std::min(LANES, width - c);
-      F32 y = value(m, c, n);
-      if (of.bias) y += get(of.bias + c, n);
-      if (p.residual) y += get((const Y*)p.residual + at + c, n);
-      put((Y*)p.y + at + c, y, n);
-    }
-  }
-}
+// Adds bias and residual to a tile of sums[rows][PANEL] and rounds it into y: `rows` rows of `of`, from its row `first_row`
+// on. `more`, if not null, are sums that are added first. finish.cpp
+void finish(const GemmParams& p, const PanelRows& of, int first_row, int rows, const float* sums, const float* more = nullptr);
 
-// Adds bias and residual to a tile and rounds it into y: `rows` rows of `of`, from its row `first_row` on. `value(m, c, n)`
-// returns row m of the tile from column c on; n lanes of it are used.
-template <class Value> void finish(const GemmParams& p, const PanelRows& of, int first_row, int rows, Value value) {
-  const bool whole = of.first_output + PANEL <= p.outputs;
-  with_element(p.y_dtype, [&](auto y) {
-    whole ? finish_as<true, decltype(y)>(p, of, first_row, rows, value)
-          : finish_as<false, decltype(y)>(p, of, first_row, rows, value);
-  });
+// The same for a tile of which `value(m, c, n)` returns row m from column c on; n lanes of it are used.
+template <class Value> void finish_values(const GemmParams& p, const PanelRows& of, int first_row, int rows, Value value) {
+  constexpr int TOGETHER = 8;  // rows: 2 KB
+  alignas(64) float sums[TOGETHER * PANEL];
+  const int width = std::min(PANEL, p.outputs - of.first_output);
+  for (int from = 0; from < rows; from += TOGETHER) {
+    const int count = std::min(TOGETHER, rows - from);
+    for (int m = 0; m < count; m++)
+      for (int c = 0; c < width; c += LANES) store(sums + m * PANEL + c, value(from + m, c, std::min(LANES, width - c)));
+    finish(p, of, first_row + from, count, sums);
+  }
 }
 
 // Memory of the calling thread for rows in the layout of a product.

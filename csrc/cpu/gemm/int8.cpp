@@ -51,8 +51,8 @@ void multiply(Pool* pool, const GemmInt8Params& params, const GemmParams& p, con
     const char* x = (const char*)p.x + of.first_row * x_stride;
     const Scaled scaled{params, of.panel, first};
     if (p.segments > 1) return segmented_product<F, int32_t>(p, plan, x, of, panel, scaled, &pool->upcoming);
-    panel_product<F, int32_t>(x, x_stride, of.rows, panel, words, [&](auto count, int row, const int32_t* sums) {
-      finish(p, of, row, count, [&](int m, int c, int n) { return scaled(sums, of.first_row + row, 0, m, c, n); });
+    panel_product<F, int32_t>(x, x_stride, of.rows, panel, words, [&](int count, int row, const int32_t* sums) {
+      finish_values(p, of, row, count, [&](int m, int c, int n) { return scaled(sums, of.first_row + row, 0, m, c, n); });
     }, &pool->upcoming);
   });
 }

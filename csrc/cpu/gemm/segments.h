@@ -13,7 +13,7 @@ template <int ROWS> struct SegmentSums {
   alignas(64) float pairs[2][ROWS * PANEL];
 
   // Adds `rows` rows of a segment, from `first` on; value(m, c, n) returns row m from column c on; n lanes of it are used.
-  template <class Value> void take(int segment, int first, int rows, int width, Value value) {
+  template <class Value> [[gnu::noinline]] void take(int segment, int first, int rows, int width, Value value) {
     float* sum = pairs[segment / 2] + first * PANEL;
     for (int m = 0; m < rows; m++)
       for (int c = 0; c < width; c += LANES) {
@@ -23,9 +23,9 @@ template <int ROWS> struct SegmentSums {
       }
   }
 
-  F32 total(int segments, int m, int c) const {
-    const F32 sum = load(pairs[0] + m * PANEL + c);
-    return segments > 2 ? sum + load(pairs[1] + m * PANEL + c) : sum;
+  // As the function of that name.
+  void finish(const GemmParams& p, const PanelRows& of, int first_row, int rows) const {
+    ::finish(p, of, first_row, rows, pairs[0], p.segments > 2 ? pairs[1] : nullptr);
   }
 };
 
@@ -47,9 +47,9 @@ void segmented_product(const GemmParams& p, const SegmentPlan& plan, const char*
     const int count = share(of.rows, share(blocks, slab + 1, slabs), blocks) - from;
     for (int s = 0; s < p.segments; s++)
       panel_product<F, Out>(x + from * plan.x_stride + s * plan.x_step, plan.x_stride, count, panel + s * plan.words * STEP_BYTES,
-                            plan.words, [&](auto n, int row, const Out* out) {
+                            plan.words, [&](int n, int row, const Out* out) {
         sums.take(s, row, n, width, [&](int m, int c, int lanes) { return value(out, of.first_row + from + row, s, m, c, lanes); });
       }, upcoming);
-    finish(p, of, from, count, [&](int m, int c, int) { return sums.total(p.segments, m, c); });
+    sums.finish(p, of, from, count);
   }
 }

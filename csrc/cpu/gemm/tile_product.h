@@ -219,7 +219,7 @@ void tile_panel(const GemmParams& p, const Packed& x, const PanelRows& of, int b
   for (int from = 0; from < of.rows; from += SLAB_ROWS) {
     const int row = of.first_row + from, rows = std::min(SLAB_ROWS, of.rows - from);
     for (int s = 0; s < p.segments; s++) panel.multiply(registers, out[s], Slab<Packed>{x, s, row, rows}, from == 0);
-    finish(p, of, begin + from, rows, [&](int m, int c, int n) {  // segments are added as in segments.h
+    finish_values(p, of, begin + from, rows, [&](int m, int c, int n) {  // segments are added as in segments.h
       const auto sum = [&](int s) { return value(out[s], begin + row, s, m, c, n); };
       if (p.segments == 1) return sum(0);
       const F32 first = sum(0) + sum(1);

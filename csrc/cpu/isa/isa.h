@@ -77,6 +77,9 @@ inline int32_t word_at(const void* p) {  // unaligned, because rows of odd lengt
 #include "isa/portable.h"
 #endif
 
+// Of the portable library on x86, which few processors need: what would be compiled again for speed alone is not.
+constexpr bool IS_COMPACT = LANES == 4 && REGISTERS == 16;
+
 // Sixteen lanes, in one or more vectors: element i of a sum is added to lane i % 16, and the lanes are then added like those
 // of one AVX512 vector.
 constexpr int WIDE_VECTORS = WIDE / LANES;

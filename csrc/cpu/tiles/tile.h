@@ -128,16 +128,13 @@ template <class F, int ROWS, int LINES, Start START, class Out>
   EACH(m, ROWS) EACH(v, N) write(out + m * out_stride + v * LANES, acc[m][v]);
 }
 
-// out[ROWS][PANEL] = x * panel, or with ADD out[m] = out[m] * keep[m] + x * panel, keep null for 1 everywhere.
-// `out_stride` in elements, `x_stride` in bytes.
-template <class F, int ROWS, bool ADD = false, class Out>
+// out[ROWS][PANEL] = x * panel, or as START says, with `keep` for SCALE. `out_stride` in elements, `x_stride` in bytes.
+template <class F, int ROWS, Start START = Start::ZERO, class Out>
 inline void product(Out* out, size_t out_stride, const char* x, size_t x_stride, const char* panel, int words,
                     const float* keep = nullptr) {
-  const auto part = !ADD ? strip_product<F, ROWS, 0, Start::ZERO, Out>
-                    : keep ? strip_product<F, ROWS, 0, Start::SCALE, Out>
-                           : strip_product<F, ROWS, 0, Start::ADD, Out>;
   for (int s = 0; s < STRIPS<ROWS>; s++)
-    part(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride, panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
+    strip_product<F, ROWS, 0, START>(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride,
+                                     panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
 }
 
 // Calls f(integral_constant<rows>) for a number of rows known at run time, 1..MOST.

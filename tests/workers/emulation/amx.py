@@ -23,7 +23,7 @@ REPLACED = {"cpuid": (b"\x0f\xa2", b"\xd6\x01"), "xgetbv": (b"\x0f\x01\xd0", b"\
 # Of csrc/cpu, what the tests of tile order need compiled with tiles: what multiplies, and the pools that it gets.
 TESTED = (
     *("attention/attention.cpp", "gemm/gemm.cpp", "gemm/fp16_tile.cpp", "gemm/int4/int4_tile.cpp", "gemm/int8.cpp"),
-    *("library.cpp", "pool.cpp"),
+    *("gemm/finish.cpp", "library.cpp", "pool.cpp"),
 )
 DOTS = ("tdpbf16ps", "tdpbsud")  # the instructions that csrc/cpu uses for its two kinds of tiles
 

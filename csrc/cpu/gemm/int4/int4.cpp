@@ -97,7 +97,7 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
       few_rows<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
     }
-    finish(p, of, 0, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+    segments.finish(p, of, 0, rows);
   });
 }
 

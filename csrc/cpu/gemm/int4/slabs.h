@@ -16,7 +16,7 @@ template <class Codes> inline I32 whole_word(const Codes& codes, I32 packed, int
 template <class Codes> [[gnu::noipa]] void expand_codes(char* panel, const char* octets, int count, const Codes& codes) {
   for (int c = 0; c < count; c++, octets += STEP_BYTES) {
     EACH(line, 4) prefetch<1>(octets + NEAR_BYTES + line * 64);
-    EACH(v, PANEL_VECTORS) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
       const I32 packed = load_words(octets + v * sizeof(I32));
       EACH(j, OCTET_WORDS) store_words(panel + (c * OCTET_WORDS + j) * STEP_BYTES + v * sizeof(I32), whole_word(codes, packed, j));
     }
@@ -54,6 +54,6 @@ void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int
       add(sums, row, rows, panel, s * groups, (s + 1) * groups);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * unit; });
     }
-    finish(p, of, from, rows, [&](int m, int c, int) { return segments.total(p.segments, m, c); });
+    segments.finish(p, of, from, rows);
   }
 }
