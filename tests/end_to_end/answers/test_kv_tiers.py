@@ -189,8 +189,7 @@ def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server(
         children = server.children()
         server.kill()
         psutil.wait_procs(children, WITHIN_S)
-        assert folder.exists()
-        with serving(*options) as later:
+        with serving(*options) as later:  # or a server of another test has freed the memory
             assert complete(later, STORY)[:2] == (answer, 0)
             assert not folder.exists(), "a killed server's memory is never freed"
             [folder] = [folder for folder in in_memory() if folder.name == Path(later.run_dir).name]

@@ -142,7 +142,7 @@ inline void prefetch_rows(const char* x, int rows, size_t x_stride, size_t bytes
     for (size_t line = 0; line < bytes; line += 64) prefetch<2>(x + m * x_stride + line);
 }
 
-// sums[rows][PANEL] += the products of rows and some groups; FLOAT: of at least three rows each block.
+// sums[rows][PANEL] += the products of rows and some groups; FLOAT: in several blocks of rows, whose least number is known.
 template <class F, bool FLOAT, class Codes>
 void add_many(float* sums, const char* x, int rows, size_t x_stride, const char* group, int groups, const Int4Layout& layout,
               const Codes& codes, const float* of_x) {
@@ -156,7 +156,7 @@ void add_many(float* sums, const char* x, int rows, size_t x_stride, const char*
     else expand_codes(words + g * bytes, octets, layout.octets, codes);
   }
   for_blocks<F>(rows, [&](auto n, int row, int, int) {
-    if constexpr (!FLOAT || n >= 3) {
+    if constexpr (!FLOAT || n >= (MOST_ROWS<F> + 1) / 2) {
       prefetch_rows(x + row * x_stride + groups * x_bytes, n, x_stride, groups * x_bytes);  // for the next groups
       const float* of_rows = of_x ? of_x + (int64_t)row * layout.groups : nullptr;
       const auto add = of_rows ? add_expanded<F, FLOAT, n, true> : add_expanded<F, FLOAT, n, false>;
