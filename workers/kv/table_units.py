@@ -41,9 +41,9 @@ class TableUnits:
 
     def _check(self, plan: SchedulerOutput) -> None:
         of_rows = (ids for new in plan.new_rows for ids in new.block_tables)
-        from_released = np.frombuffer(b"".join((plan.extended_block_ids, *of_rows)), "<u4") + np.uint32(1)
-        if (from_released > self._num_blocks).any():
-            block = int(from_released.max()) - 1
+        ids = np.frombuffer(b"".join((plan.extended_block_ids, *of_rows)), "<u4") + np.uint32(1)  # -1 becomes 0
+        if (ids > self._num_blocks).any():
+            block = int(ids.max()) - 1
             raise ValueError(f"a plan has block {block}, but the KV cache has {self._num_blocks} blocks")
 
     def _of_row(self, new: NewRow) -> NewRow:

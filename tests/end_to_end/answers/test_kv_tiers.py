@@ -174,7 +174,8 @@ def in_memory():
     return list(Path("/dev/shm").glob(f"paged-serve-{os.getuid()}/run-*"))
 
 
-def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server():
+def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server(short_folder, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(short_folder))  # servers of other tests do not look there for what to free
     options = "--kv-tier-host-bytes", "1G"
     with serving(*options) as server:
         answer, _, num_tokens = complete(server, STORY)
@@ -189,7 +190,8 @@ def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server(
         children = server.children()
         server.kill()
         psutil.wait_procs(children, WITHIN_S)
-        with serving(*options) as later:  # or a server of another test has freed the memory
+        assert folder.exists()
+        with serving(*options) as later:
             assert complete(later, STORY)[:2] == (answer, 0)
             assert not folder.exists(), "a killed server's memory is never freed"
             [folder] = [folder for folder in in_memory() if folder.name == Path(later.run_dir).name]

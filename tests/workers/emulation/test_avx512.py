@@ -7,8 +7,8 @@ import pytest
 
 from paged_serve.workers.kernels.cpu import library as cpu
 
-from ..emulation.avx512 import build_for_avx512, run_tests
-from .test_amx import SUBJECTS
+from ..order_of_sums.test_amx import SUBJECTS
+from .avx512 import build_for_avx512, run_tests
 
 pytestmark = [
     pytest.mark.nightly,
