@@ -64,13 +64,17 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
     if (p.lines == 0 && upcoming)
       if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
     const auto run_if = [&](auto lines) {
-      if constexpr (prefetches<F, ROWS, START>(lines))
-        if (p.lines == lines)
-          strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
-                                               panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+      if constexpr (!prefetches<F, ROWS, START>(lines)) return false;
+      else {
+        if (p.lines != lines) return false;
+        strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
+                                             panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+        return true;
+      }
     };
-    run_if(std::integral_constant<int, 4>{}), run_if(std::integral_constant<int, 2>{});
-    run_if(std::integral_constant<int, 1>{}), run_if(std::integral_constant<int, 0>{});
+    if (!(run_if(std::integral_constant<int, 4>{}) || run_if(std::integral_constant<int, 2>{}) ||
+          run_if(std::integral_constant<int, 1>{}) || run_if(std::integral_constant<int, 0>{})))
+      __builtin_trap();  // was believed impossible, and the product would be left out
   }
 }
 
