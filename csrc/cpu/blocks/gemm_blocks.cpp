@@ -49,11 +49,21 @@ template <int INPUTS, bool AT_0, bool LEAST> struct Group {
   static constexpr bool STARTS_AT_0 = AT_0, HAS_LEAST = LEAST;
 };
 
-// What a strip of a group's product needs besides its codes and its rows' codes.
-struct GroupScales {
-  const float *scale, *least;  // [PANEL]
-  const RowGroup* x;           // of the first row
-  size_t x_stride;             // bytes
+// A block of rows: codes, and what belongs to their groups.
+struct RowBlock {
+  const char* codes;
+  const RowGroup* groups;
+  size_t stride, groups_stride;  // bytes
+};
+
+// The groups [first, past) of a slice.
+struct SliceGroups {
+  const char* codes;           // of the first of them
+  size_t group_bytes;
+  const float *scale, *least;  // [PANEL] for each; `least` only with minimums
+  const char* ahead;           // what is prefetched meanwhile, `ahead_bytes` for each group; or null
+  size_t ahead_bytes;
+  int first, past;
 };
 
 inline float number_at(const char* p) {
@@ -65,9 +75,10 @@ inline float number_at(const char* p) {
 // Whether the vectors of a row load the same start each for itself; gcc 12 would copy the first and spill.
 template <class F> constexpr bool RELOADS_STARTS = REGISTERS == 16 && !ADDS_HALVES<F>;
 
-// The products of a group, whose sums begin with start(row).
-template <class F, class Codes, int WORDS, int ROWS, int N, class Start>
-inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
+// The products of a group, whose sums begin with start(row); take(row, vector, sum) receives them.
+template <class F, class Codes, int WORDS, int ROWS, int N, class Start, class Take>
+inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
+  I32 dots[ROWS][N];
   EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = start(m));
   if constexpr (!std::is_same_v<F, Int8>) tile<F, ROWS>(dots, x, x_stride, lanes, WORDS);
   else {
@@ -78,14 +89,16 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
     }
   }
   EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);  // otherwise gcc 12 reserves registers for what follows, and spills here
+  EACH(m, ROWS) EACH(v, N) take(m, v, dots[m][v]);
 }
 
-template <class F, class Codes, int WORDS, int ROWS, int N, class Start> requires ADDS_HALVES<F>
-inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, const char* lanes, Start start) {
-  constexpr int PART = std::min(WORDS, F::WORDS);
+template <class F, class Codes, int WORDS, int ROWS, int N, class Start, class Take> requires ADDS_HALVES<F>
+inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
+  constexpr int PART = std::min(WORDS, F::WORDS), PARTS = WORDS / PART;
+  I32 dots[ROWS][N];
   const char* fourth = x + 3 * x_stride;  // of three rows each, gcc 12 adds once or twice the stride in the load
   asm("" : "+r"(fourth));
-  EACH(part, WORDS / PART) {
+  EACH(part, PARTS) {
     I32 halves[ROWS][N] = {};
     EACH(i, PART) {
       const int j = part * PART + i;
@@ -100,38 +113,57 @@ inline void dot_group(I32 (&dots)[ROWS][N], const char* x, size_t x_stride, cons
         }
       }
     }
-    EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = F::whole(halves[m][v]) + (part ? dots[m][v] : start(m)));
+    EACH(m, ROWS) EACH(v, N) {
+      I32 dot = F::whole(halves[m][v]) + (part ? dots[m][v] : start(m));
+      opaque(dot);
+      if (part < PARTS - 1) dots[m][v] = dot;
+      else take(m, v, dot);
+    }
   }
 }
 
-// One strip of sums[ROWS][PANEL] += rows * a group.
-template <class F, class Codes, class Kind, int ROWS>
-[[gnu::noipa]] void add_group(float* sums, const char* x, size_t x_stride, const char* codes,
-                              int strip, int half, const GroupScales& group) {
-  constexpr int N = VECTORS<F, ROWS>;
-  const int output = strip * N * LANES;
-  const float* const scale = group.scale + output;  // in registers: as far as the compiler knows, sums could be these
-  const float* const least = group.least + output;
-  const char* const scales = (const char*)group.x;
-  const char* const halves = scales + half * sizeof(float);
-  const size_t stride = group.x_stride;
-  sums += output;
+// One strip of sums[ROWS][PANEL] += rows * a group. `halves`: the numbers of that half of the rows' groups.
+template <class F, class Codes, class Kind, int ROWS, int N>
+inline void add_strip(float* sums, const char* x, const RowBlock& rows, const char* halves, const char* groups, const char* lanes,
+                      const float* scale, const float* least) {
+  const size_t stride = rows.groups_stride;
   if constexpr (REGISTERS == 16) asm("" : "+r"(sums));  // one address for all rows, where gcc 12 computes each
-  I32 dots[ROWS][N];
-  dot_group<F, Codes, Kind::WORDS>(dots, x, x_stride, codes + strip * N * sizeof(I32), [&](int m) {
+  const auto start = [&](int m) {
     const char* at = halves + m * stride + offsetof(RowGroup, start);
     if constexpr (RELOADS_STARTS<F>) asm("" : "+r"(at));
     return Kind::STARTS_AT_0 ? splat(0) : repeat_word(at);
-  });
-  EACH(m, ROWS) {
-    const F32 x_scale = splat(number_at(scales + m * stride + offsetof(RowGroup, scale)));
+  };
+  dot_group<F, Codes, Kind::WORDS, ROWS, N>(x, rows.stride, lanes, start, [&](int m, int v, I32 dot) {
+    const F32 x_scale = splat(number_at(groups + m * stride + offsetof(RowGroup, scale)));
     const F32 of_least = splat(number_at(halves + m * stride + offsetof(RowGroup, of_least)));
-    EACH(v, N) {
-      const int at = m * PANEL + v * LANES;
-      F32 sum = fma(to_float(dots[m][v]), x_scale * load(scale + v * LANES), load(sums + at));
-      if constexpr (Kind::HAS_LEAST) sum = fma(of_least, load(least + v * LANES), sum);
-      store(sums + at, sum);
+    const int at = m * PANEL + v * LANES;
+    F32 sum = fma(to_float(dot), x_scale * load(scale + v * LANES), load(sums + at));
+    if constexpr (Kind::HAS_LEAST) sum = fma(of_least, load(least + v * LANES), sum);
+    store(sums + at, sum);
+  });
+}
+
+// sums[ROWS][PANEL] += rows * groups. A call for each strip, and even for each group, would take a tenth of the time.
+template <class F, class Codes, class Kind, int ROWS>
+[[gnu::noipa]] void add_groups(float* sums, const RowBlock& given, const SliceGroups& slice) {
+  constexpr int N = VECTORS<F, ROWS>, PARTS = ROW_GROUP / 4 / Kind::WORDS;  // groups of a row's group
+  const RowBlock rows = given;  // in registers: as far as the compiler knows, sums could be these
+  const float *scale = slice.scale, *least = slice.least;
+  const char *x = rows.codes, *codes = slice.codes, *ahead = slice.ahead, *groups = (const char*)rows.groups;
+  const int past = slice.past;
+#pragma GCC unroll 1
+  for (int g = slice.first; g < past; g++) {
+    if (ahead)
+      for (const char* const end = ahead + slice.ahead_bytes; ahead < end; ahead += 64) prefetch<2>(ahead);
+    const char* const halves = groups + g % PARTS * sizeof(float);
+#pragma GCC unroll 1
+    for (int output = 0; output < PANEL; output += N * LANES) {
+      add_strip<F, Codes, Kind, ROWS, N>(sums + output, x, rows, halves, groups, codes + output * WORD_BYTES, scale, least);
+      scale += N * LANES;
+      if constexpr (Kind::HAS_LEAST) least += N * LANES;
     }
+    codes += slice.group_bytes, x += Kind::WORDS * WordLayout<F>::X_BYTES;
+    if (g % PARTS == PARTS - 1) groups += sizeof(RowGroup);
   }
 }
 
@@ -180,35 +212,21 @@ template <class F, class Format> class SlabProduct {
 
   template <class Codes> void multiply(float* sums, const char* codes, size_t block_bytes, int first, int past) {
     using Kind = Group<Format::GROUP, Format::CENTRE == 0, Format::HAS_LEAST>;
-    constexpr int PER_BLOCK = GROUPS_PER_BLOCK<Format>;
-    const int begin = first % Format::BLOCK / Format::GROUP, end = begin + (past - first) / Format::GROUP;
-    const int blocks = ceil_div(rows_, MOST_ROWS<F>);
+    constexpr size_t AHEAD = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
+    const int begin = first % Format::BLOCK / Format::GROUP, blocks = ceil_div(rows_, MOST_ROWS<F>);
+    SliceGroups slice{codes + begin * Codes::BYTES, GROUPS_PER_BLOCK<Format> == 1 ? block_bytes : Codes::BYTES,
+                      scales_.scale[begin], scales_.least[Format::HAS_LEAST ? begin : 0], nullptr, AHEAD,
+                      begin, begin + (past - first) / Format::GROUP};
     for (int block = 0; block < blocks; block++) {  // as for_blocks, but this loop is compiled once for all numbers of rows
       const int from = share(rows_, block, blocks);
-      decltype(&add_group<F, Codes, Kind, 1>) add = nullptr;
-      int strips = 0;
-      with_rows<MOST_ROWS<F>>(share(rows_, block + 1, blocks) - from, [&](auto rows) {
-        add = add_group<F, Codes, Kind, rows>, strips = PANEL_VECTORS / VECTORS<F, rows>;
-      });
       const int64_t row = first_row_ + from;
-      const char* x = x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>;
-      const RowGroup* of_x = x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP;
-      for (int g = begin; g < end; g++) {
-        const int at = (g - begin) * Format::GROUP;
-        const float* least = scales_.least[Format::HAS_LEAST ? g : 0];
-        const GroupScales group{scales_.scale[g], least, of_x + at / ROW_GROUP, x_.groups_per_row * sizeof(RowGroup)};
-        const char* here = codes + g / PER_BLOCK * block_bytes + g % PER_BLOCK * Codes::BYTES;
-        if (block == 1 || (PREFETCHES_ALONE && blocks == 1)) prefetch_group(g);
-        for (int strip = 0; strip < strips; strip++)
-          add(sums + from * PANEL, x + at * CODE_BYTES<F>, x_.stride, here, strip, Format::GROUP < ROW_GROUP ? g % 2 : 0, group);
-      }
+      const RowBlock x{x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>,
+                       x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP, x_.stride, x_.groups_per_row * sizeof(RowGroup)};
+      // The next slice is prefetched while a second block of rows is multiplied, or the only one.
+      slice.ahead = block == 1 || (PREFETCHES_ALONE && blocks == 1) ? next_ + begin * AHEAD : nullptr;
+      with_rows<MOST_ROWS<F>>(share(rows_, block + 1, blocks) - from,
+                              [&](auto rows) { add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice); });
     }
-  }
-
-  // Of the next slice, while a second block of rows is multiplied, or the only one.
-  void prefetch_group(int g) const {
-    constexpr size_t BYTES = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
-    for (size_t at = 0; at < BYTES; at += 64) prefetch<2>(next_ + g * BYTES + at);
   }
 
   const BlockRows& x_;
