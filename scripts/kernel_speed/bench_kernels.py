@@ -1,6 +1,7 @@
 """Compare the speed of the CPU kernels with the machine's limits.
 
     python scripts/kernel_speed/bench_kernels.py [--threads 2] [--only WORD ...] [--isa avx2] [--summation tile]
+                                                 [--against LIBRARY]
 
 Regime: one kernel at a time, called as in a step, on the operands of kernel_cases.py and latent_cases.py. Next to every
 sample, both limits are measured with the same threads: the bandwidth of reading the KV cache, which is larger than any
@@ -9,6 +10,9 @@ instruction for the kernel's number format. That instruction may differ from the
 this machine are tried, for bfloat16 also fp32 FMA, with AMX also tiles. The floor of a call is the larger of bytes /
 bandwidth and operations / peak; `of limit` is floor / time, the median over the samples. With one thread, times are CPU
 time, which depends less on other load; with more threads they are wall time. The last line is JSON.
+
+`--against csrc/_cpu_avx2.so` of another checkout calls each kernel of that library in turn with ours. `gain` is its
+time / ours, the median over the pairs: the effect of a change, on a machine whose speed varies.
 """
 
 import argparse
@@ -17,9 +21,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,6 +40,7 @@ from paged_serve.workers.kernels.cpu.tile_chunk import choose_chunk
 
 SAMPLES = 9
 SAMPLE_S = 0.03  # minimum duration of a sample: consecutive calls
+PAIRS = 15  # of samples of half that duration, with --against
 PEAK_STEPS = 1_000_000  # several milliseconds with any instruction set
 
 
@@ -87,9 +92,20 @@ class Machine:
         return {f"{pool.library.isa} {name}": rate for (pool, name), rate in rates.items()}
 
 
-def measure(machine: Machine, case: Case) -> dict[str, Any]:
+def gain(machine: Machine, case: Case, other: Case, times: int) -> float:
+    """How many times as long as `case` the same case of another library takes; they are called in turn."""
+    pairs = []
+    for _ in range(PAIRS):
+        before = machine.time(other.call, times)
+        own = machine.time(case.call, 2 * times)
+        pairs.append((before + machine.time(other.call, times)) / 2 / own)
+    return statistics.median(pairs)
+
+
+def measure(machine: Machine, case: Case, other: Case | None) -> dict[str, Any]:
     case.call()
     times = max(1, round(SAMPLE_S / machine.time(case.call)))
+    compared = {"gain": gain(machine, case, other, max(1, times // 4))} if other else {}
     taken, fractions, reads, peaks = [], [], [], []
     for _ in range(SAMPLES):
         reads.append(machine.read_bandwidth())
@@ -110,6 +126,7 @@ def measure(machine: Machine, case: Case) -> dict[str, Any]:
         "of_limit": statistics.median(fractions),
         "read_gbytes_per_s": read / 1e9,
         "peak_goperations_per_s": peak / 1e9,
+        **compared,
     }
 
 
@@ -120,7 +137,8 @@ HEAD = LINE.format("kernel", "shape", "µs", "min", "max", "GB/s", "Gop/s", "bou
 def line(found: dict[str, Any]) -> str:
     names = ("median_us", "min_us", "max_us", "gbytes_per_s", "goperations_per_s")
     figures = [number(found[name]) if found[name] else "-" for name in names]
-    return LINE.format(found["kernel"], found["shape"], *figures, found["bound"], f"{found['of_limit']:.2f}")
+    text = LINE.format(found["kernel"], found["shape"], *figures, found["bound"], f"{found['of_limit']:.2f}")
+    return text + (f"{found['gain']:>8.3f}" if "gain" in found else "")
 
 
 def limits_of(results: list[dict[str, Any]]) -> dict[str, float]:
@@ -156,16 +174,30 @@ def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Mac
     return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory, others, {})
 
 
+def other_pool(path: Path, pool: cpu.Pool) -> cpu.Pool:
+    """The pool of another build of the same library, with as many threads."""
+    library = cpu.Library(path.resolve())
+    if library.isa != pool.library.isa:
+        raise ConfigError(f"--against {path} is built for {library.isa}, not for {pool.library.isa}")
+    return cpu.Pool(library, sorted(os.sched_getaffinity(0))[: pool.num_threads], summation=pool.summation)
+
+
+def cases_of(pool: cpu.Pool, memory: Tensor) -> Iterator[Case]:
+    return chain(all_cases(pool, memory), latent_cases(pool, memory))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="kernels whose name contains a WORD")
     parser.add_argument("--isa", choices=cpu.ISAS, help="default: the best that this machine supports")
     parser.add_argument("--summation", choices=get_args(cpu.Summation), default="auto", help="order of 16-bit sums")
+    parser.add_argument("--against", type=Path, metavar="LIBRARY", help="another build, to compare each kernel with")
     options = parser.parse_args()
     about = environment()  # before threads are pinned
     try:
         machine = make_machine(options.threads, options.isa, options.summation)
+        other = other_pool(options.against, machine.pool) if options.against else None
     except ConfigError as error:
         sys.exit(f"bench_kernels: {error}")
     instructions = machine.instructions()
@@ -173,11 +205,12 @@ def main() -> None:
     alone = cpu.Pool(machine.pool.library, [min(os.sched_getaffinity(0))])
     reading = {threads: machine.read_bandwidth(pool) / 1e9 for threads, pool in ((1, alone), (options.threads, None))}
     print("reading, GB/s: " + ", ".join(f"{number(rate)} with {threads}" for threads, rate in reading.items()))
-    print(HEAD)
+    print(HEAD + (f"{'gain':>8}" if other else ""))
     results = []
-    for case in chain(*(cases(machine.pool, machine.memory) for cases in (all_cases, latent_cases))):
+    theirs = cases_of(other, machine.memory) if other else repeat(None)
+    for case, of_other in zip(cases_of(machine.pool, machine.memory), theirs, strict=False):
         if any(word in case.kernel for word in options.only):
-            results.append(measure(machine, case))
+            results.append(measure(machine, case, of_other))
             print(line(results[-1]), flush=True)
     if not results:
         sys.exit(f"bench_kernels: no kernel is called {' or '.join(options.only)}")
