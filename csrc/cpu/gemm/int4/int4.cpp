@@ -38,37 +38,34 @@ struct Fp16Rows {
   I32 word(I32 packed, int j, int part) const { return codes.half(part == 0 ? packed >> 16 : packed, j); }  // the odd input first
 };
 
-// One strip of one group: out[ROWS][strip] += scale * (x * codes - zero * sums). `sums` is null without zero points.
-template <class Codes, int ROWS, bool AHEAD>
-[[gnu::noipa]] void add_group(float* out, const char* x, size_t x_stride, const char* group, int strip,
-                              const Int4Layout& layout, const Codes& codes, const float* sums) {
+// out[ROWS][PANEL] = x * `groups` groups of a panel: in each scale * (x * codes - zero * sums). `sums` is null without zero
+// points.
+template <class Codes, int ROWS>
+[[gnu::noipa]] void few_rows(float* out, const char* x, size_t x_stride, const char* group, int groups, const Int4Layout& given,
+                             const Codes& codes, const float* sums) {
   using F = typename Codes::F;
   using Words = WordLayout<F>;
   constexpr int N = INT4_STRIP<ROWS>;
-  F32 part[ROWS][N] = {};
-  const char* lanes = group + layout.codes_at + strip * N * sizeof(I32);
-  for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, x += OCTET_WORDS * Words::X_BYTES) {
-    if constexpr (AHEAD) EACH(line, 4) prefetch<1>(lanes + NEAR_BYTES + line * 64);
-    EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
-      if constexpr (LANES < 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
-      const auto word = [&](int v) { return codes.word(load_words(lanes + v * sizeof(I32)), j, half); };
-      step<F, ROWS, N>(part, x + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
-    }
-  }
-  add_scaled(out, part, group, strip * N * LANES, layout, sums);
-}
-
-// out[ROWS][PANEL] = x * panel over groups [first, past).
-template <class Codes, int ROWS>
-void few_rows(float* out, int first, int past, const char* x, size_t x_stride, const char* panel, const Int4Layout& layout,
-              const Codes& codes, const float* sums) {
+  const Int4Layout layout = given;  // in registers: as far as the compiler knows, `out` could be it
   std::fill_n(out, ROWS * PANEL, 0.0f);
-  panel += first * layout.group_bytes;
-  for (int g = first; g < past; g++, panel += layout.group_bytes)
-    for (int strip = 0; strip < PANEL_VECTORS / INT4_STRIP<ROWS>; strip++) {
-      const auto add = strip == 0 ? add_group<Codes, ROWS, true> : add_group<Codes, ROWS, false>;
-      add(out, x + (size_t)g * layout.octets * OCTET_WORDS * WordLayout<typename Codes::F>::X_BYTES, x_stride, panel, strip, layout, codes, sums ? sums + g : nullptr);
+  for (; groups > 0; groups--, group += layout.group_bytes, x += (size_t)layout.octets * OCTET_WORDS * Words::X_BYTES) {
+#pragma GCC unroll 1
+    for (int vector = 0; vector < PANEL_VECTORS; vector += N) {
+      F32 part[ROWS][N] = {};
+      const char* lanes = group + layout.codes_at + vector * sizeof(I32);
+      const char* here = x;
+      for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, here += OCTET_WORDS * Words::X_BYTES) {
+        EACH(line, std::max(1, N * (int)sizeof(I32) / 64)) prefetch<1>(lanes + NEAR_BYTES + line * 64);
+        EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
+          if constexpr (LANES < 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
+          const auto word = [&](int v) { return codes.word(load_words(lanes + v * sizeof(I32)), j, half); };
+          step<F, ROWS, N>(part, here + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
+        }
+      }
+      add_scaled(out, part, group, vector * LANES, layout, sums);
     }
+    if (sums) sums++;
+  }
 }
 
 // What all rows of a product have in common.
@@ -87,6 +84,7 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
   const Int4Layout& layout = product.layout;
   const char* panel = (const char*)p.weight + of.panel * layout.panel_bytes;
   const char* x = (const char*)((const Element*)p.x + of.first_row * p.x_stride);
+  const size_t x_bytes = layout.octets * OCTET * sizeof(Element);  // of a group
   const float* sums = product.sums_of(offset + of.first_row);
   const F32 unit = splat(product.params.scale_unit);
   with_rows<FEW_ROWS>(of.rows, [&](auto rows) {
@@ -94,7 +92,8 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
     SegmentSums<rows> segments;
     for (int s = 0; s < p.segments; s++) {
       const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
-      few_rows<Codes, rows>(out, first, past, x, p.x_stride * sizeof(Element), panel, layout, codes, sums);
+      few_rows<Codes, rows>(out, x + first * x_bytes, p.x_stride * sizeof(Element), panel + first * layout.group_bytes, past - first, layout,
+                            codes, sums ? sums + first : nullptr);
       segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
     }
     segments.finish(p, of, 0, rows);
