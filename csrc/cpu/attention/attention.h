@@ -111,6 +111,13 @@ struct Half {
 };
 struct Tile {
   Half halves[2];
+  // Line `i` of its keys and values, one stream after another: processors read memory faster so than from all streams in turn.
+  const char* line(int i, size_t row_bytes) const {
+    const int stream_lines = (int)(STREAM_KEYS * row_bytes / 64), stream = i / stream_lines;
+    const Half& half = halves[stream / (2 * STREAMS)];
+    const char* const* streams = stream / STREAMS % 2 ? half.values : half.keys;  // gcc 12's UBSan errs on (a ? b : c)[i]
+    return streams[stream % STREAMS] + i % stream_lines * 64;
+  }
 };
 
 // Allocates parts of an arena; with a null base it only counts bytes.

@@ -210,11 +210,7 @@ template <class Kv, bool TILED = false> class Attention {
     const int lines = IS_CODED<Kv> || few ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
     int line = 0;
     for_blocks(unit, [&](int first, int count) {
-      for (const int until = lines * (first + count) / unit.rows; line < until; line++) {
-        const Half& half = next.halves[line / (2 * STREAMS) % 2];
-        const char* const* streams = line % 2 ? half.values : half.keys;  // gcc 12's UBSan errs on (a ? b : c)[i]
-        prefetch<2>(streams[line / 2 % STREAMS] + line / (4 * STREAMS) * 64);
-      }
+      for (const int until = lines * (first + count) / unit.rows; line < until; line++) prefetch<2>(next.line(line, size_.row_bytes));
       const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
       if (!sees_it) return;
       if constexpr (TILED) tile_block(unit, t, first, count, s);
