@@ -66,11 +66,7 @@ struct SliceGroups {
   int first, past;
 };
 
-inline float number_at(const char* p) {
-  float number;
-  std::memcpy(&number, p, sizeof number);
-  return number;
-}
+inline float number_at(const char* p) { return *(const float*)p; }
 
 // Whether the vectors of a row load the same start each for itself; gcc 12 would copy the first and spill.
 template <class F> constexpr bool RELOADS_STARTS = REGISTERS == 16 && !ADDS_HALVES<F>;
@@ -213,20 +209,18 @@ template <class F, class Format> class SlabProduct {
   template <class Codes> void multiply(float* sums, const char* codes, size_t block_bytes, int first, int past) {
     using Kind = Group<Format::GROUP, Format::CENTRE == 0, Format::HAS_LEAST>;
     constexpr size_t AHEAD = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
-    const int begin = first % Format::BLOCK / Format::GROUP, blocks = ceil_div(rows_, MOST_ROWS<F>);
-    SliceGroups slice{codes + begin * Codes::BYTES, GROUPS_PER_BLOCK<Format> == 1 ? block_bytes : Codes::BYTES,
-                      scales_.scale[begin], scales_.least[Format::HAS_LEAST ? begin : 0], nullptr, AHEAD,
-                      begin, begin + (past - first) / Format::GROUP};
-    for (int block = 0; block < blocks; block++) {  // as for_blocks, but this loop is compiled once for all numbers of rows
-      const int from = share(rows_, block, blocks);
+    const int begin = first % Format::BLOCK / Format::GROUP, past_group = begin + (past - first) / Format::GROUP;
+    const size_t group_bytes = GROUPS_PER_BLOCK<Format> == 1 ? block_bytes : Codes::BYTES;
+    SliceGroups slice{codes + begin * Codes::BYTES, group_bytes, scales_.scale[begin], scales_.least[Format::HAS_LEAST ? begin : 0],
+                      nullptr, AHEAD, begin, past_group};
+    for_blocks<F>(rows_, [&](auto rows, int from, int block, int blocks) {
       const int64_t row = first_row_ + from;
       const RowBlock x{x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>,
                        x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP, x_.stride, x_.groups_per_row * sizeof(RowGroup)};
       // The next slice is prefetched while a second block of rows is multiplied, or the only one.
       slice.ahead = block == 1 || (PREFETCHES_ALONE && blocks == 1) ? next_ + begin * AHEAD : nullptr;
-      with_rows<MOST_ROWS<F>>(share(rows_, block + 1, blocks) - from,
-                              [&](auto rows) { add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice); });
-    }
+      add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice);
+    });
   }
 
   const BlockRows& x_;
