@@ -41,7 +41,8 @@ template <class F> using RowsOf = std::conditional_t<CODE_BYTES<F> == 1, Int8, F
 template <class Format> constexpr bool ARE_SHARED = std::is_same_v<typename Format::Codes, Shared<Format>>;
 
 // Whether one block of rows multiplies codes that it unpacks itself.
-template <class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); };
+template <class F, class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); } &&
+                                                               (ARE_SMALL<Format> || ARE_SHARED<Format> || std::is_same_v<F, Int8>);
 
 // What products of different formats' groups have in common.
 template <int INPUTS, bool AT_0, bool LEAST> struct Group {
@@ -197,7 +198,7 @@ template <class F, class Format> class SlabProduct {
     const int from = first / Format::BLOCK, count = ceil_div(past, Format::BLOCK) - from;
     for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
     next_ = blocks + count * BYTES;
-    if constexpr (IN_REGISTERS<Format>)
+    if constexpr (IN_REGISTERS<F, Format>)
       if (ARE_SHARED<Format> || rows_ <= MOST_ROWS<F>)
         return multiply<typename Format::Codes>(sums, blocks + Format::HEADER, BYTES, first, past);
     if constexpr (!ARE_SHARED<Format>) {
