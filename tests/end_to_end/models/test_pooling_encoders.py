@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from paged_serve import LLM
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
@@ -22,8 +22,10 @@ TEXTS = ["The capital of France", "Cats sleep a lot", "The sea is blue", "Paris 
 SIZE = {"max_position_embeddings": 64}
 
 
-def write_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer with few words."""
+def write_tokenizer(folder: Path) -> Any:
+    """A BERT tokenizer with few words, of transformers."""
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = tokenizers.Tokenizer(models.WordPiece({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

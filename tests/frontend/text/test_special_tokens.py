@@ -5,7 +5,6 @@ import json
 import pytest
 import tokenizers
 from tokenizers import decoders, models
-from transformers import PreTrainedTokenizerFast
 
 from paged_serve.frontend.text.tokenizer import Tokenizer
 
@@ -23,6 +22,8 @@ ADDED = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": F
     ],
 )
 def test_special_tokens_are_those_of_transformers(tmp_path, config, map_file):
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = tokenizers.Tokenizer(models.BPE({"a": 0, "<s>": 1, "</s>": 2}, []))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(tmp_path / "tokenizer.json"))

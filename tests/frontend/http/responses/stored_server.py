@@ -6,16 +6,14 @@ from contextlib import asynccontextmanager
 
 import httpx
 import msgspec
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from openai.types.responses import Response
 
 from paged_serve.frontend.http.exchange.auth import tenants_of
 from paged_serve.protocol.messages.config import LoraConfig, ServerConfig
 
 from ...http_server import Server, make_model_folder
-from .response_server import OUTPUT, PATH, TEMPLATE
+from .response_server import OUTPUT, PATH, TEMPLATE, event_form
 
-EVENT = TypeAdapter(ResponseStreamEvent)
 BEHIND = {"background": True}
 
 
@@ -68,5 +66,5 @@ async def ended(client: httpx.AsyncClient, answer_id: str) -> dict:
 def events_of(text: str) -> list[dict]:
     found = [json.loads(frame.split("data: ", 1)[1]) for frame in text.split("\n\n")[:-1]]
     for event in found:
-        EVENT.validate_python(event)
+        event_form().validate_python(event)
     return found
