@@ -18,6 +18,7 @@ DEFERRED = (
     "torch.nn.quantizable",
     "torch.nn.quantized",
     "torch.quantization",
+    "torch.utils.data",
 )
 
 

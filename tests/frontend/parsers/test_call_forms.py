@@ -1,13 +1,12 @@
 """Forced calls in every format: every output that the form allows is parsed as valid calls of the tools."""
 
+import functools
 import json
 import operator
 import random
 
 import jsonschema_rs
 import llguidance
-import llguidance.numpy
-import numpy as np
 import pytest
 
 from paged_serve.frontend.conversation.messages import Conversation, Function, Tool
@@ -57,19 +56,23 @@ def source(written: ToolFormat, mode: str, tools: list[CallableTool], *, paralle
     return lowered(StructuredOutputsParams(structural_tag=form), AddedTokens()).source
 
 
+@functools.cache
+def tokens_of(bits: bytes) -> tuple[list[int], list[int]]:
+    """The tokens of a mask, and those of them that close something. Few masks occur, each thousands of times."""
+    allowed = [token for token in range(BYTES.vocab_size) if bits[token // 8] >> token % 8 & 1]
+    return allowed, [token for token in allowed if token < 256 and token in b'"\n<>]})abc019']
+
+
 def drawn(source: str, rng: random.Random, ending: str, limit: int = 2000) -> str:
     """A random text of the grammar, byte by byte; closing characters, and `ending` in free text, are more likely."""
     matcher = llguidance.LLMatcher(BYTES, source)
-    bits = llguidance.numpy.allocate_token_bitmask(1, BYTES.vocab_size)
     text, end = bytearray(), ending.encode()
     while len(text) < limit:
-        llguidance.numpy.fill_next_token_bitmask(matcher, bits)
-        allowed = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
+        allowed, closing = tokens_of(matcher.compute_bitmask())
         if len(allowed) > 100 and rng.random() < 0.2 and matcher.validate_tokens([*end]) == len(end):
             assert matcher.consume_tokens([*end])
             text += end
             continue
-        closing = [token for token in allowed if token < 256 and token in b'"\n<>]})abc019']
         token = rng.choice(closing if closing and rng.random() < 0.9 else allowed)
         if token == BYTES.eos_token:
             return text.decode(errors="replace")

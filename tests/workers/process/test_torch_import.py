@@ -29,7 +29,7 @@ import torch._meta_registrations
 found["on meta later"] = {OPERATION}.device.type, sys.modules[OF_META_DEVICE] is torch._meta_registrations
 torch.ao.quantization, torch.distributions.Normal, torch.export.export, torch.masked.MaskedTensor
 torch.nn.intrinsic.ConvReLU2d, torch.nn.qat.Linear, torch.nn.quantizable.LSTM, torch.nn.quantized.Linear
-torch.quantization.quantize
+torch.quantization.quantize, torch.utils.data.DataLoader
 found["used"] = [name for name in DEFERRED if name in sys.modules]
 found["names"] = torch.export is sys.modules["torch.export"], hasattr(torch.distributions, "Gauss")
 print(json.dumps(found))

@@ -51,7 +51,10 @@ CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS, "g
 
 def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """Write the variant's checkpoint in `dtype` to `folder`, and return transformers' float32 model of it."""
-    write_checkpoint(variant, folder, dtype)
+    made, model = _made(variant, dtype, ())
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    if model is not None and dtype == torch.float32:  # it would be read back from the file, a fifth of such a test
+        return model
     return transformers_model(folder, attention=_attention(variant))
 
 
@@ -62,7 +65,8 @@ def write_checkpoint(
 
     `fields` replace those of the variant's configuration; tuples stand for lists.
     """
-    shutil.copytree(_made(variant, dtype, tuple((fields or {}).items()), **save), folder, dirs_exist_ok=True)
+    made, _ = _made(variant, dtype, tuple((fields or {}).items()), **save)
+    shutil.copytree(made, folder, dirs_exist_ok=True)
 
 
 @cache
@@ -75,22 +79,23 @@ def _home() -> Path:
     return Path(own.name)
 
 
-def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> Path:
-    """The checkpoint's folder; of the processes that share the home, the first that needs it makes it."""
+def _made(variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> tuple[Path, Any]:
+    """The checkpoint's folder; of the processes that share the home, the first that needs it makes it and gets the
+    model, too. To the others it is None."""
     key = repr((variant, dtype, fields, sorted(save.items())))
-    folder = _home() / hashlib.sha256(key.encode()).hexdigest()
+    folder, model = _home() / hashlib.sha256(key.encode()).hexdigest(), None
     if not folder.exists():
         new = Path(tempfile.mkdtemp(dir=_home()))
-        _make(new, variant, dtype, fields, **save)
+        model = _make(new, variant, dtype, fields, **save)
         try:
             new.rename(folder)
         except OSError:
             if not folder.exists():  # another process was not faster
                 raise
-    return folder
+    return folder, model
 
 
-def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> None:
+def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[str, Any], ...], **save: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import transformers
@@ -116,6 +121,7 @@ def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[st
         model = getattr(transformers, CLASSES.get(family, f"{family}ForCausalLM"))(config).eval()
         randomise(model)
         model.to(dtype).save_pretrained(folder, **save)
+        return model
 
 
 def _attention(variant: str) -> str:
