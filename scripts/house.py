@@ -7,7 +7,7 @@ Imports for types count, too. tests/repository/test_architecture.py checks the f
 
 import argparse
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,21 +33,29 @@ def sources(room: str) -> list[Path]:
     return sorted((ROOT / room).rglob("*.py"))
 
 
-def imports(path: Path, *, types: bool) -> Iterator[str]:
+def imports(path: Path, *, types: bool) -> list[str]:
     """The absolute dotted names that `path` imports anywhere in the file; with `types` also the imports for types."""
-    package = ["paged_serve", *path.relative_to(ROOT).parent.parts]
-    tree = ast.parse(path.read_text())
-    skipped = set() if types else {id(node) for block in type_blocks(tree) for node in ast.walk(block)}
+    return [name for name, is_for_types in all_imports(path) if types or not is_for_types]
+
+
+@cache
+def all_imports(path: Path) -> list[tuple[str, bool]]:
+    """(name, whether it is imported for types alone)."""
+    package, text = ["paged_serve", *path.relative_to(ROOT).parent.parts], path.read_text()
+    tree = ast.parse(text)
+    blocks = type_blocks(tree) if "TYPE_CHECKING" in text else []
+    for_types = {id(node) for block in blocks for node in ast.walk(block)}
+    found: list[tuple[str, bool]] = []
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+        names: list[str] = []
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        found += [(name, id(node) in for_types) for name in names]
+    return found
 
 
 def type_blocks(tree: ast.Module) -> list[ast.If]:
