@@ -178,7 +178,7 @@ def first_plans() -> list[worker.SchedulerOutput]:
     ]
 
 
-def test_a_worker_loads_executes_and_stops_on_command(harnesses):
+def test_a_worker_loads_executes_and_stops_on_command_and_two_ranks_answer_as_it_does(harnesses, tmp_path):
     harness = harnesses()
     (ready,) = harness.load_all()
     assert (ready.rank, ready.num_blocks, ready.vocab_size, ready.device) == (0, 32, 300, "cpu")
@@ -191,6 +191,15 @@ def test_a_worker_loads_executes_and_stops_on_command(harnesses):
     assert [type(message) for message in harness.to_supervisor] == [control.Ready]
     harness.to_all(worker.Shutdown())
     assert harness.exit_codes() == [0]
+
+    pair = harnesses(str(tmp_path), ranks=2)
+    pair.load_all()
+    for plan in first_plans():
+        pair.to_all(plan)
+    of_pair = [pair.expect(worker.ModelRunnerOutput)[1].token_ids for _ in range(3)]
+    assert of_pair == [output.token_ids for output in outputs]
+    pair.to_all(worker.Shutdown())
+    assert pair.exit_codes() == [0, 0]
 
 
 def test_a_signal_stops_a_worker(harnesses):
@@ -205,9 +214,7 @@ def test_a_worker_waits_for_its_core_and_obeys_the_supervisor_meanwhile(harnesse
     harness.workers.close()
     harness.await_heartbeats(2)
     harness.control.send(harness.supervised[0], control.Stop())
-    stopped_at = time.monotonic()
-    assert harness.exit_codes() == [0]
-    assert time.monotonic() - stopped_at < 10
+    assert harness.exit_codes() == [0]  # it would wait for its core for --step-timeout, which is five times as long
 
 
 def test_a_worker_without_a_core_ends_after_the_step_timeout(harnesses):
@@ -294,16 +301,3 @@ def test_a_core_that_ends_first_on_a_normal_stop_is_not_an_error(harnesses):
     harness.control.send(harness.supervised[0], control.Stop())
     os.kill(harness.processes[0].pid, signal.SIGCONT)
     assert harness.exit_codes() == [0]
-
-
-def test_two_ranks_answer_as_one(harnesses, tmp_path):
-    alone, pair = harnesses(), harnesses(str(tmp_path), ranks=2)
-    outputs = []
-    for harness in (alone, pair):
-        harness.load_all()
-        for plan in first_plans():
-            harness.to_all(plan)
-        outputs.append([harness.expect(worker.ModelRunnerOutput)[1].token_ids for _ in range(3)])
-    assert outputs[0] == outputs[1]
-    pair.to_all(worker.Shutdown())
-    assert pair.exit_codes() == [0, 0]
