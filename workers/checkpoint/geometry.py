@@ -108,7 +108,16 @@ class LayerInputs:
     """Vectors of each token that enter after the feed-forward of each layer: of its own embedding, and projected."""
 
     size: int  # of a layer's vector
-    vocab_size: int
+    vocab_size: int  # tokens beyond have the vectors of token 0
+
+
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """Alternating updates (arXiv 2301.13310): each token has several residual streams, of which a layer computes with
+    the first and predicts the others. Beside attention there is a learned residual of low rank (arXiv 2411.07501)."""
+
+    num_streams: int
+    laurel_rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,9 @@ class Geometry:
     layers_with_one_kv_matrix: frozenset[int] = frozenset()  # values are the keys before norm and rotation
     layer_inputs: LayerInputs | None = None
     has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer
+    altup: AltUp | None = None  # tokens have several residual streams, which are float32
+    # Per layer: gates of the feed-forward are kept as far as they exceed their mean by so many standard deviations.
+    gate_cuts: tuple[float | None, ...] = ()  # None: as they are. Empty: in all layers
 
     def of_layer(self, layer: int) -> "Geometry":
         """The same with the sizes of that layer."""

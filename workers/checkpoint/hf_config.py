@@ -154,6 +154,9 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size_per_layer_input: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 256  # 0: none
     vocab_size_per_layer_input: Size = 262_144
     enable_moe_block: bool = False
+    altup_num_inputs: Annotated[int, Meta(ge=2, le=16)] = 4  # Gemma 3n: residual streams
+    laurel_rank: Annotated[int, Meta(ge=1, le=MAX_SIZE)] = 64
+    activation_sparsity_pattern: list[Annotated[float, Meta(ge=0, lt=1)]] | None = None  # per layer
     dtype: str | None = None
     torch_dtype: str | None = None
     eos_token_id: int | list[int] | None = None

@@ -11,6 +11,7 @@ from ..checkpoint.geometry import Geometry
 from .cache_layout import CacheLayout
 
 KEYS_MULTIPLE = 128  # tables of pairs of tokens have whole tiles of keys
+ROWS_BESIDE_STREAMS = 11  # float32: results of products, norms and sums
 SHARE_OF_FREE_MEMORY = 0.4  # of the host's; the rest is for activations, the other processes and the page cache
 
 
@@ -113,6 +114,16 @@ def disentangled_bytes(geometry: Geometry, max_num_batched_tokens: int, tp_size:
     longest = min(max_num_batched_tokens, geometry.max_position_embeddings)
     of_head = 4 * (2 * (longest + KEYS_MULTIPLE) + 3 * 2 * distances.num_buckets)
     return max_num_batched_tokens * geometry.heads_of_rank(tp_size) * of_head
+
+
+def streams_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
+    """Bytes of one rank's residual streams in the largest step, of their predictions, and of the other float32 rows
+    between them; layers use them in turn. Buffers grow to powers of two tokens."""
+    if geometry.altup is None:
+        return 0
+    rows = 2 * geometry.altup.num_streams + 1 + ROWS_BESIDE_STREAMS
+    of_token = rows * geometry.hidden_size * torch.float32.itemsize
+    return of_token * (1 << (max_num_batched_tokens - 1).bit_length())
 
 
 def draft_inputs_bytes(config: Config, device: str, geometry: Geometry, tp_size: int) -> int:

@@ -19,6 +19,7 @@ from .feed_forward import ExpertWeights, RoutedFeedForward
 from .linear import Linear
 from .ops import HeadLayout, Ops
 from .recurrent.recurrences import Recurrences, SelectiveScan
+from .streams.stream_ops import StreamOps
 
 
 class Backend(Protocol):
@@ -40,8 +41,13 @@ class Backend(Protocol):
 
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear: ...
 
-    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
-        """A product whose inputs are divided among ranks; `share` is this rank's. Every rank has the whole `bias`."""
+    def row_parallel(
+        self, share: Weight, bias: Tensor | None, group: TensorParallelGroup, *, is_wide: bool = False
+    ) -> Linear:
+        """A product whose inputs are divided among ranks; `share` is this rank's. Every rank has the whole `bias`.
+
+        `is_wide`: results may be float32 for any dtype of the model.
+        """
         ...
 
     def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
@@ -71,6 +77,10 @@ class Backend(Protocol):
         ...
 
     def ops(self, heads: HeadLayout) -> Ops: ...
+
+    def stream_ops(self, num_streams: int) -> StreamOps:
+        """The operations on `num_streams` residual streams of each token."""
+        ...
 
     def adapter_ops(self) -> AdapterOps: ...
 

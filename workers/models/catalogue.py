@@ -28,6 +28,7 @@ from .families.flex_olmo import FLEX_OLMO
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
+from .families.gemma3n import GEMMA3N
 from .families.gemma4 import GEMMA4
 from .families.glm import GLM, GLM4
 from .families.glm4_moe import GLM4_MOE
@@ -99,6 +100,7 @@ FAMILIES = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA3N,
     GEMMA4,
     GRANITE,
     SMOLLM3,

@@ -25,6 +25,7 @@ from ..layers.model import Model
 from ..pooling.head import PoolingHead, label_layers, pooling_head
 from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
+from .altup.assembly import AltUpAssembly
 from .assembly import Assembly
 from .encoders.assembly import EncoderAssembly, PreNormEncoderAssembly
 from .families.family import Family
@@ -79,7 +80,7 @@ def _of_family(load: Load, family: Family, geometry: Geometry, lora: LoraConfig 
     names = family.weight_names.found_in(checkpoint.entries).changed(checkpoint.own_names)
     check_experts(checkpoint, names, geometry)
     check_latent(checkpoint, names, geometry)
-    assembly = _assembly(family)
+    assembly = AltUpAssembly if geometry.altup else _assembly(family)
 
     def assembled(store: PackedStore | None) -> Model:
         source = matrix_source(path, checkpoint, config, dtype, load.pool, is_transposed=names.are_transposed)

@@ -29,6 +29,7 @@ from ..kv.budget import (
     host_budget,
     layout_of,
     max_model_len,
+    streams_bytes,
 )
 from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
@@ -173,7 +174,7 @@ class Rank:
         tokens = self._config.scheduler.max_num_batched_tokens
         geometry, size = self._model.geometry, self._group.size
         reserved = drafts + expert_rows_bytes(geometry, tokens) + disentangled_bytes(geometry, tokens, size)
-        reserved += self._model.adapters_bytes
+        reserved += streams_bytes(geometry, tokens) + self._model.adapters_bytes
         reserved += 0 if self._drafts is None else self._drafts.cache_bytes
         return host_budget(free_host_bytes(), size, reserved)
 

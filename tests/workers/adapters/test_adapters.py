@@ -13,7 +13,7 @@ from ..host_runners import new_host_runner
 from ..invariance.planner import Odds, Planner, Request
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_models.checkpoints import write_checkpoint
+from ..tiny_models.checkpoints import random_tokens, write_checkpoint
 from ..tiny_models.made_adapters import ALL_LINEAR, ATTENTION, make_adapter, write_merged
 from ..tiny_models.tiny_model import VOCAB_SIZE, write_tiny_model
 from .loaded import adapted, load, step_of
@@ -55,6 +55,21 @@ def test_logits_are_those_of_merged_weights(targets, tmp_path, pool):
     expected = loop.prefill(loop.row(PROMPT))
     torch.testing.assert_close(found.prefill(found.row(PROMPT)), expected, rtol=0, atol=1e-4)
     assert not torch.allclose(without.prefill(without.row(PROMPT)), expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "targets", [ALL_LINEAR, ("laurel.linear_left", "laurel.linear_right", "per_layer_projection"), ("embed_tokens",)]
+)
+def test_products_with_float32_results_take_adapters(targets, tmp_path, pool):
+    """The residual streams of Gemma 3n are float32 in any dtype."""
+    write_checkpoint("gemma3n", tmp_path / "base")
+    adapter = make_adapter(tmp_path / "adapter", tmp_path / "base", targets=targets)
+    merged = load(write_merged(tmp_path / "merged", tmp_path / "base", adapter), pool)
+    model = adapted(tmp_path / "base", [adapter], pool)
+    loops, prompt = [PagedLoop(each) for each in (step_of(model, 1), step_of(model, 0), merged)], random_tokens(40)
+    found, without, expected = (loop.prefill(loop.row(prompt)) for loop in loops)
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (without - expected).abs().max() > 1e-2 * expected.abs().max()
 
 
 def random_requests(rng):

@@ -47,6 +47,7 @@ def spoil(cache, block):
         (SLIDING, "float16", "int8"),
         ("gemma4", "bfloat16", "kernels"),
         ("gemma4", "float32", "torch"),
+        ("gemma3n", "float16", "int8"),
         (CHUNKED, "bfloat16", "kernels"),
         (CHUNKED, "float32", "torch"),
         (CHUNKED, "float16", "int8"),

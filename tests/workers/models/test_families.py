@@ -44,7 +44,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         "mistral-sliding",
         "qwen3",
         "gemma2",
-        "gemma4",
+        *("gemma3n", "gemma4"),
         *nightly("bloom", "llama4", "qwen2-moe", "nemotron-h"),
         *nightly("qwen2-upper-layers-slide", "opt-untied-gelu", "gpt2-relu-untied", "phi3", "gpt-neox", "nemotron"),
         *nightly("starcoder2-plain-sliding", "granite", "smollm3"),
@@ -78,7 +78,7 @@ def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path,
 
 HALF_EARLY = (
     *("llama-3.1", "mistral-sliding", "qwen2-yarn", "qwen3", "opt-untied-gelu", "gpt2", "gemma3", "granite"),
-    *("gemma4", "gemma4-keys-as-values"),
+    *("gemma4", "gemma4-keys-as-values", "gemma3n"),
     *("gpt-neox", "cohere", "olmo2", "bloom", "gemma2", "lfm2", "granite4", "falcon-h1"),
     "falcon-mamba",  # without its norms, random weights exceed float16
 )

@@ -29,6 +29,12 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "afmoe": {"num_dense_layers": 1},
     "exaone_moe": {"mlp_layer_types": ["sparse"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+    "gemma3n_text": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 0,
+        "intermediate_size": [16384, 16384],
+        "activation_sparsity_pattern": [0.95, 0.0],
+    },
     "gemma4_text": {"layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0},
     "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts_per_tok": 8},
     "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},

@@ -44,9 +44,10 @@ CLASSES = {
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma3n": "Gemma3nTextConfig", "Gemma4": "Gemma4TextConfig"}
 VARIANTS = DENSE_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
-CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS, "gemma4", "gemma4-keys-as-values")
+SEVERAL_KINDS = "gemma3n", "gemma4", "gemma4-keys-as-values"
+CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS, *SEVERAL_KINDS)
 
 
 def reference(variant: str, folder: Path, dtype: torch.dtype = torch.float32) -> Any:

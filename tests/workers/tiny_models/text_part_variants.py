@@ -37,6 +37,13 @@ SOUND = {
     "encoder_attention_heads": 2,
     "output_dim": 64,
 }
+CONFORMER = {
+    "hidden_size": 16,
+    "conf_num_hidden_layers": 1,
+    "conf_num_attention_heads": 2,
+    "vocab_offset": 203,
+    "vocab_size": 4,
+}
 CLIP, SIGLIP = IMAGES | {"model_type": "clip_vision_model"}, IMAGES | {"model_type": "siglip_vision_model"}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
@@ -72,6 +79,17 @@ LATENT = {
 # by name: fields of text_config, and of vision_config or audio_config
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Gemma3": ({"head_dim": 16, "sliding_window": 32}, IMAGES),
+    "Gemma3n": (
+        {
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": 150,
+            "activation_sparsity_pattern": [0.9, 0.0],
+        },
+        {"hidden_size": 16, "vocab_offset": 199, "vocab_size": 4},
+    ),
     "Gemma4": (
         {
             "head_dim": 16,

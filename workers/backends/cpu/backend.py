@@ -28,11 +28,11 @@ from ...layers.linear import Linear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ...layers.rotary import Rotary
+from ...layers.streams.stream_ops import StreamOps
 from ...sampling.passes import Passes
 from .adapters import CpuAdapterOps
-from .attention import CpuPagedAttention
+from .attention import CpuLatentHeads, CpuPagedAttention
 from .fp8_product import is_fp8_product
-from .latent import CpuLatentHeads
 from .ops import CpuOps
 from .packed_experts import PackedExperts
 from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
@@ -40,6 +40,7 @@ from .recorded_forward import RecordedForward
 from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
 from .segments import has_whole_segments, in_segments, is_cut, segments_of_rank
+from .streams import CpuStreamOps
 
 QUEUED_WEIGHTS_BYTES = 64 << 20  # so many evict Python's objects from a core's caches, layer by layer
 
@@ -79,12 +80,14 @@ class CpuBackend:
     def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedLinear(self._pool, self._buffers, self.packed(weight), bias)
 
-    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+    def row_parallel(
+        self, share: Weight, bias: Tensor | None, group: TensorParallelGroup, *, is_wide: bool = False
+    ) -> Linear:
         segments = segments_of_rank(share, group.size)
         weight = self.packed(share, group.size)
         if group.size == 1:
-            return PackedLinear(self._pool, self._buffers, weight, bias, segments)
-        return PackedShare(self._pool, self._buffers, weight, bias, segments, group)
+            return PackedLinear(self._pool, self._buffers, weight, bias, segments, is_wide=is_wide)
+        return PackedShare(self._pool, self._buffers, weight, bias, segments, group, is_wide=is_wide)
 
     def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
         return PackedHead(self._pool, self._buffers, self.packed(weight), bias)
@@ -119,6 +122,9 @@ class CpuBackend:
 
     def selective_scan(self) -> SelectiveScan:
         return CpuSelectiveScan(self._pool, self._buffers)
+
+    def stream_ops(self, num_streams: int) -> StreamOps:
+        return CpuStreamOps(self._pool, self._buffers, num_streams)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         if (largest := max(heads.head_dim, *(rotary.head_dim for rotary in heads.rotaries))) > MAX_HEAD_DIM:

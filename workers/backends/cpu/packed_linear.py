@@ -11,19 +11,31 @@ from ...kernels.cpu.library import Pool
 
 
 class PackedLinear:
-    """A product summed in float32, bias included, and rounded once; the inputs are in `segments`, as in gemm."""
+    """A product summed in float32, bias included, and rounded once; the inputs are in `segments`, as in gemm.
+
+    `is_wide`: results are float32 for any operands.
+    """
 
     def __init__(
-        self, pool: Pool, buffers: Buffers, weight: PackedWeight, bias: Tensor | None = None, segments: int = 1
+        self,
+        pool: Pool,
+        buffers: Buffers,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        segments: int = 1,
+        *,
+        is_wide: bool = False,
     ):
         self.weight = weight
         self.bias = None if bias is None else bias.float()  # [out]
         self._pool = pool
         self._buffers = buffers
         self._segments = segments
+        self._is_wide = is_wide
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
+        dtype = torch.float32 if self._is_wide else x.dtype
+        out = self._buffers.take("product", len(x), self.weight.outputs, dtype)
         return gemm(self._pool, x, self.weight, self.bias, out=out, buffers=self._buffers, segments=self._segments)
 
 
@@ -38,6 +50,8 @@ class PackedShare:
         bias: Tensor | None,
         segments: int,
         group: TensorParallelGroup,
+        *,
+        is_wide: bool = False,
     ):
         self.weight = weight
         self.bias = None if bias is None else bias.float()  # [out], complete on every rank
@@ -45,11 +59,13 @@ class PackedShare:
         self._buffers = buffers
         self._segments = segments  # number of segments of this rank
         self._group = group
+        self._is_wide = is_wide
 
     def __call__(self, x: Tensor) -> Tensor:
         part = self._buffers.take("part", len(x), self.weight.outputs, torch.float32)
         gemm(self._pool, x, self.weight, out=part, buffers=self._buffers, segments=self._segments)
-        out = self._buffers.take("product", len(x), self.weight.outputs, x.dtype)
+        dtype = torch.float32 if self._is_wide else x.dtype
+        out = self._buffers.take("product", len(x), self.weight.outputs, dtype)
         return sum_parts(self._pool, self._group.stack(part), self.bias, out)
 
 
@@ -84,6 +100,11 @@ class PackedTable:
     def rows(self, indices: Tensor) -> Tensor:
         out = self._buffers.take(f"rows of {self._of}", len(indices), self.weight.inputs, self._dtype)
         return embed_rows(self._pool, indices, self.weight, out=out, multiplier=self._multiplier)
+
+    def wide(self) -> "PackedTable":
+        """The same table, whose rows are float32."""
+        of = f"wide {self._of}"
+        return PackedTable(self._pool, self._buffers, self.weight, torch.float32, self._multiplier, of)
 
 
 class TiedPackedTable(PackedTable, PackedHead):

@@ -19,6 +19,7 @@ from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, RowParallelLinear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
+from ...layers.streams.stream_ops import StreamOps
 from .adapters import CudaAdapterOps
 from .attention import CudaPagedAttention
 from .experts import CudaExperts
@@ -89,7 +90,9 @@ class CudaBackend:
         assert isinstance(weight, Tensor), type(weight)
         return FixedRowsLinear(weight, bias)
 
-    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+    def row_parallel(
+        self, share: Weight, bias: Tensor | None, group: TensorParallelGroup, *, is_wide: bool = False
+    ) -> Linear:
         return self.linear(share, bias) if group.size == 1 else RowParallelLinear(self.linear(share), bias, group)
 
     def head(self, weight: Weight, bias: Tensor | None = None) -> Linear:
@@ -122,6 +125,9 @@ class CudaBackend:
     def selective_scan(self) -> SelectiveScan:
         return CudaSelectiveScan(self.launcher)
 
+    def stream_ops(self, num_streams: int) -> StreamOps:
+        raise AssertionError("models with several residual streams have no kernels here, see computes()")
+
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return CudaPagedAttention(self.launcher, self.arch, self._multiprocessors)
 
@@ -150,5 +156,6 @@ def computes(geometry: Geometry) -> bool:
     has_own_sizes = geometry.latent is not None or not geometry.has_heads
     knows_heads = has_own_sizes or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
     knows_heads = knows_heads and not (geometry.has_value_norm or geometry.layer_inputs or geometry.kv_sources)
+    knows_heads = knows_heads and geometry.altup is None
     knows_scores = geometry.relative_positions is None and geometry.disentangled is None
     return knows_heads and knows_scores and geometry.dtype in (torch.bfloat16, torch.float16)

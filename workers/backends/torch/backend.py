@@ -24,6 +24,7 @@ from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, Product, RowParallelLinear, TorchLinear, linear
 from ...layers.ops import HeadLayout, Ops
 from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
+from ...layers.streams.stream_ops import StreamOps
 from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .adapters import TorchAdapterOps
@@ -35,6 +36,7 @@ from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linea
 from .recurrences import TorchRecurrences, TorchSelectiveScan
 from .single_rows import aligned, linear_by_rows
 from .single_tokens import SingleTokenAttention
+from .streams import TorchStreamOps
 
 
 class TorchBackend:
@@ -69,7 +71,9 @@ class TorchBackend:
                 assert isinstance(weight, Tensor), "not accepted"
                 return TorchLinear(weight, bias, self._product)
 
-    def row_parallel(self, share: Weight, bias: Tensor | None, group: TensorParallelGroup) -> Linear:
+    def row_parallel(
+        self, share: Weight, bias: Tensor | None, group: TensorParallelGroup, *, is_wide: bool = False
+    ) -> Linear:
         if group.size == 1:
             return self.linear(share, bias)
         return RowParallelLinear(self.linear(share), bias, group)
@@ -112,6 +116,9 @@ class TorchBackend:
 
     def selective_scan(self) -> SelectiveScan:
         return TorchSelectiveScan()
+
+    def stream_ops(self, num_streams: int) -> StreamOps:
+        return TorchStreamOps(self.device)
 
     def attention(self, heads: HeadLayout) -> AttentionBackend:
         return TorchOracle()

@@ -94,7 +94,8 @@ def adapted(family: Family, config: HFConfig) -> Family:
 
 
 def refined(config: HFConfig, geometry: Geometry) -> Geometry:
-    kinds, sources = kinds_of(config), kv_sources(config)
+    kinds = kinds_of(config)
+    sources = kv_sources(config, kinds)
     wide = [config.use_double_wide_mlp and source != layer for layer, source in enumerate(sources)]
     sizes = zip(head_sizes(config), wide, strict=True)
     has_inputs = config.hidden_size_per_layer_input > 0
@@ -144,9 +145,9 @@ def head_sizes(config: HFConfig) -> list[tuple[int, int]]:
     return sizes
 
 
-def kv_sources(config: HFConfig) -> tuple[int, ...]:
+def kv_sources(config: HFConfig, kinds: list[str]) -> tuple[int, ...]:
     """Per layer: that whose keys and values it reads, the last one of the layer's kind that has its own."""
-    kinds, first = kinds_of(config), config.num_hidden_layers - config.num_kv_shared_layers
+    first = config.num_hidden_layers - config.num_kv_shared_layers
     last = {kind: layer for layer, kind in enumerate(kinds[: max(0, first)])}
     if missing := [kind for kind in kinds if kind not in last]:
         raise ConfigError(

@@ -91,6 +91,22 @@ class LayerInputNames:
 
 
 @dataclass(frozen=True, slots=True)
+class AltUpNames:
+    """Names of alternating updates; in `entering` and `leaving` `{}` is the number of the stream, less 1."""
+
+    entering: str = "model.altup_projections.{}"
+    leaving: str = "model.altup_unembed_projections.{}"
+    router: str = "model.layers.{}.altup.modality_router"
+    router_norm: str = "model.layers.{}.altup.router_norm.weight"
+    predictions: str = "model.layers.{}.altup.prediction_coefs.weight"
+    corrections: str = "model.layers.{}.altup.correction_coefs.weight"
+    scale: str = "model.layers.{}.altup.correct_output_scale"
+    laurel_left: str = "model.layers.{}.laurel.linear_left"
+    laurel_right: str = "model.layers.{}.laurel.linear_right"
+    laurel_norm: str = "model.layers.{}.laurel.post_laurel_norm.weight"
+
+
+@dataclass(frozen=True, slots=True)
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
 
@@ -134,6 +150,7 @@ class WeightNames:
     mamba2: Mamba2Names = MAMBA2_NAMES
     gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
     layer_inputs: LayerInputNames = LayerInputNames()
+    altup: AltUpNames = AltUpNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     distances: str = ""  # disentangled attention: the table of distances, [2 * buckets, hidden]
@@ -187,7 +204,7 @@ class WeightNames:
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "recurrent_norms")
-        names = ("experts", "short_convolution", "latent", *recurrent, "layer_inputs")
+        names = ("experts", "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

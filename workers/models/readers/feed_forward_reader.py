@@ -42,7 +42,7 @@ class ProjectionReader(NormReader):
     def _row_parallel(self, name: str, rows: int, columns: int, bias: bool) -> Linear:
         weight = self._share(name, rows, columns)
         bias_vector = self._bias([Rows(name, rows, (0, rows))]) if bias else None
-        product = self._backend.row_parallel(weight, bias_vector, self._group)
+        product = self._backend.row_parallel(weight, bias_vector, self._group, is_wide=self._geometry.altup is not None)
         if self._adapters is None:
             return product
         return self._adapters.row_parallel(product, name, rows, columns, self._even_span(columns))

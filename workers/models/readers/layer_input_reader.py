@@ -3,7 +3,10 @@
 import math
 from dataclasses import replace
 
+import torch
+
 from ...checkpoint.geometry import LayerInputs as Sizes
+from ...checkpoint.weight_forms import Weight
 from ...layers.embedding import Table, VocabularyEmbedding
 from ...layers.feed_forward import InputGate, LayerEnd, LayerInputs
 from ...layers.linear import Linear
@@ -48,9 +51,17 @@ class LayerInputReader(ProjectionReader):
 
     def _input_table(self, sizes: Sizes, width: int) -> Table:
         name, share = self._names.layer_inputs.table, self._group.size * VOCABULARY_MULTIPLE
-        rows = -(-sizes.vocab_size // share) * VOCABULARY_MULTIPLE
-        span = tuple(min(rank * rows, sizes.vocab_size) for rank in (self._group.rank, self._group.rank + 1))
-        (weight,) = self._weights(
-            name, lambda: [self._table_rows(name, (sizes.vocab_size, width), (span[0], span[1]), rows)]
-        )
+        vocab_size = max(sizes.vocab_size, self._geometry.vocab_size)
+        rows = -(-vocab_size // share) * VOCABULARY_MULTIPLE
+        first, end = (min(rank * rows, vocab_size) for rank in (self._group.rank, self._group.rank + 1))
+
+        def read() -> Weight:
+            shape, last = (sizes.vocab_size, width), min(end, sizes.vocab_size)
+            own = self._checkpoint.read(name, shape, 0, min(first, last), last)
+            if (others := end - first - len(own)) == 0:
+                return self._table_of(name, own, rows)
+            of_others = self._checkpoint.read(name, shape, 0, 0, 1).expand(others, -1)
+            return self._table_of(name, torch.cat([own, of_others]), rows)
+
+        (weight,) = self._weights(name, lambda: [read()])
         return self._backend.table(weight, "layer inputs", math.sqrt(sizes.size) / math.sqrt(2))

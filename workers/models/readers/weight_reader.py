@@ -167,7 +167,9 @@ class WeightReader:
 
     def _table_rows(self, name: str, shape: tuple[int, int], span: Span, rows: int) -> Weight:
         """The rows `span` of a float table, with zeros up to `rows` rows."""
-        found = self._checkpoint.read(name, shape, 0, *span)
+        return self._table_of(name, self._checkpoint.read(name, shape, 0, *span), rows)
+
+    def _table_of(self, name: str, found: Tensor, rows: int) -> Weight:
         stored = StoredWeight((found,), self._geometry.dtype)
         self._loaded(stored.nbytes)
         _, held = self._held(name, with_outputs(stored, rows))

@@ -1,0 +1,1 @@
+"""Several residual streams for each token. Open stream_ops.py first."""

@@ -1,0 +1,1 @@
+"""Decoders with alternating updates. Open decoder.py first."""
