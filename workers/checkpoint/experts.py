@@ -28,6 +28,7 @@ class Experts:
     weighs_inputs: bool = False  # weights multiply the experts' inputs instead of their outputs
     shared_size: int = 0  # intermediate size of the shared expert; 0: there is none
     has_shared_gate: bool = False  # the shared expert's output is multiplied by the sigmoid of a projection
+    averages_shared: bool = False  # the result is the mean of both; that gate is then sigmoid(0)
     router_bias: bool = False
     biases: bool = False  # of the experts' projections
     has_factors: bool = False  # each expert's weights are multiplied by a learned number at the end

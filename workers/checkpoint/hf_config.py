@@ -102,6 +102,10 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     n_shared_experts: Size = 0
     moe_layers: list[int] | None = None  # Llama 4: the layers with experts
     interleave_moe_layer_step: Annotated[int, Meta(ge=1)] = 1  # without that list, every n-th layer
+    expert_selection_fn: Literal["softmax", "sigmoid"] = "softmax"  # Command A+
+    shared_expert_combination_strategy: Literal["average", "sum"] = "average"
+    prefix_dense_sliding_window_pattern: Annotated[int, Meta(ge=1)] = 1
+    has_rms_norm: bool = False  # instead of layer norms
     swiglu_alpha: float = 1.702  # gpt-oss
     swiglu_limit: Annotated[float, Meta(gt=0)] = 7.0
     conv_width: Annotated[int, Meta(ge=2, le=8)] = 3  # tokens that a short convolution reads

@@ -7,6 +7,7 @@ from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
 from .families.cohere import COHERE, COHERE2
+from .families.cohere2_moe import COHERE2_MOE
 from .families.colbert import COLBERT
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
@@ -134,6 +135,7 @@ FAMILIES = (
     STABLELM,
     COHERE,
     COHERE2,
+    COHERE2_MOE,
     OLMO,
     OLMO2,
     OLMO3,

@@ -12,7 +12,7 @@ from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_mode
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
 
-from .small_configs import GEMMA3, GPT2, LLAMA4, PHI3, PLAIN, SMOLLM3, geometry
+from .small_configs import COHERE2_MOE, GEMMA3, GPT2, LLAMA4, PHI3, PLAIN, SMOLLM3, geometry
 
 
 def test_both_spellings_of_rope_mean_the_same(tmp_path):
@@ -176,6 +176,34 @@ def test_layers_of_command_r7b_with_full_attention_are_not_rotated(tmp_path):
     assert shape.sliding_windows == (16, 0, 16, 0, 16)
     assert [rope.kind for rope in shape.ropes] == ["default", "none"] * 2 + ["default"]
     assert geometry(tmp_path, **cohere).sliding_windows == (16, 16, 16, 0, 16)
+
+
+def test_dense_layers_of_command_a_plus_have_a_pattern_of_their_own(tmp_path):
+    options = {"num_hidden_layers": 6, "first_k_dense_replace": 2, "num_shared_experts": 1, "sliding_window": 16}
+    found = geometry(tmp_path, **COHERE2_MOE, **options)
+    assert found.sliding_windows == (0, 0, 16, 16, 16, 0)
+    assert [rope.kind for rope in found.ropes] == ["default"] * 5 + ["none"]
+    assert [each is None for each in found.experts] == [True, True, False, False, False, False]
+    assert (found.experts[2].scale, found.experts[2].averages_shared) == (0.5, True)
+    options |= {"prefix_dense_sliding_window_pattern": 2, "shared_expert_combination_strategy": "sum"}
+    found = geometry(tmp_path, **COHERE2_MOE, **options)
+    assert found.sliding_windows == (16, 0, 16, 16, 16, 0)
+    assert [rope.kind for rope in found.ropes] == ["default", "none", *["default"] * 3, "none"]
+    assert (found.experts[2].scale, found.experts[2].averages_shared) == (1.0, False)
+    assert (found.norm, found.norm_eps) == ("unbiased_layer", 1e-5)
+    rms = {"layer_norm_eps": 1e-5, "rms_norm_eps": 1e-6}
+    found = geometry(tmp_path, **COHERE2_MOE, **rms)
+    assert (found.norm, found.norm_eps) == ("rms", 1e-6)
+
+
+def test_gemma_3n_has_the_layers_of_e4b_where_config_json_says_nothing(tmp_path):
+    found = geometry(tmp_path, architectures=["Gemma3nForCausalLM"], num_hidden_layers=35, num_key_value_heads=2)
+    assert found.sliding_windows == (512, 512, 512, 512, 0) * 7
+    assert found.kv_sources == (*range(20), *(18, 18, 18, 18, 19) * 3)
+    cuts = [None if cut is None else round(cut, 4) for cut in found.gate_cuts]
+    assert cuts == [1.6449] * 10 + [None] * 25
+    assert [rope.theta for rope in found.ropes[3:5]] == [1e4, 1e6]
+    assert (found.head_dim, found.logits_cap, found.scale) == (256, 30.0, 1.0)
 
 
 def test_windows_follow_the_rule_of_each_family(tmp_path):

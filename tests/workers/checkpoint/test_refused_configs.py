@@ -8,6 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
+    COHERE2_MOE,
     EMBEDDING_GEMMA,
     GEMMA3,
     GEMMA3N,
@@ -87,6 +88,15 @@ from .small_configs import (
             GEMMA4 | {"vocab_size_per_layer_input": 299},
             "vocab_size_per_layer_input=299 must be at least vocab_size=300",
         ),
+        (COHERE2_MOE | {"use_qk_norm": True}, "use_qk_norm=True is not supported for Command A.; only False"),
+        (COHERE2_MOE | {"use_parallel_block": False}, "use_parallel_block=False is not supported"),
+        (COHERE2_MOE | {"expert_selection_fn": "tanh"}, "expert_selection_fn"),
+        (COHERE2_MOE | {"shared_expert_combination_strategy": "max"}, "shared_expert_combination_strategy"),
+        (COHERE2_MOE | {"num_experts_per_tok": 5}, "num_experts_per_tok=5 must be from 1 to the number of experts, 4"),
+        (COHERE2_MOE | {"sliding_window_pattern": 0}, "sliding_window_pattern=0 must be at least 1"),
+        (COHERE2_MOE | {"first_k_dense_replace": 3}, "first_k_dense_replace=3 from 0 to num_hidden_layers=2"),
+        (COHERE2_MOE | {"mlp_layer_types": ["wide"]}, "mlp_layer_types=.* must be a list of dense and sparse"),
+        (COHERE2_MOE | {"logit_scale": 0}, "logit_scale=0 must be a number above 0"),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),

@@ -57,7 +57,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         *nightly("mamba-biased", "falcon-mamba", "jamba", "jamba-dense"),
         *nightly("falcon-h1-with-norms", "falcon-h1-gated-first"),
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),
-        *nightly("lfm2-moe", "glm4-moe-wide"),
+        *nightly("lfm2-moe", "glm4-moe-wide", "cohere2-moe", "cohere2-moe-sum"),
         *nightly("mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe", "glm4-moe", "llama4-experts", "gpt-oss"),
         *nightly(
             "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"

@@ -29,6 +29,7 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "afmoe": {"num_dense_layers": 1},
     "exaone_moe": {"mlp_layer_types": ["sparse"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+    "cohere2_moe": {"layer_types": ["full_attention", "sliding_attention"]},
     "gemma3n_text": {
         "layer_types": ["sliding_attention", "full_attention"],
         "num_kv_shared_layers": 0,

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...checkpoint.experts import Experts
 from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
-from ...checkpoint.weight_forms import Weight, joined
+from ...checkpoint.weight_forms import Weight, joined, with_outputs
 from ...layers.adapters.sites import SitePart
 from ...layers.feed_forward import (
     DenseBesideExperts,
@@ -130,10 +130,15 @@ class FeedForwardReader(ProjectionReader):
         """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
         names, hidden = self._names.experts, self._geometry.hidden_size
         rows = [Rows(names.router.format(index), experts.count, (0, experts.count))]
-        if experts.has_shared_gate:
+        if experts.has_shared_gate and not experts.averages_shared:
             rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
         floats = FloatReader(self._checkpoint, self._geometry.dtype)
-        (weight,) = self._weights(rows[0].name, lambda: joined([self._rows(floats, each, hidden) for each in rows]))
+
+        def read() -> list[Weight]:
+            every = joined([self._rows(floats, each, hidden) for each in rows])
+            return [with_outputs(each, experts.count + 1) for each in every] if experts.averages_shared else every
+
+        (weight,) = self._weights(rows[0].name, read)
         return self._backend.head(weight, self._bias(rows[:1]) if experts.router_bias else None)
 
     def _correction(self, index: int, experts: Experts) -> Tensor | None:
