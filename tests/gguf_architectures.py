@@ -21,6 +21,7 @@ ARCHITECTURES = {
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma3nForCausalLM": "gemma3n",
     "PhiForCausalLM": "phi2",
     "Phi3ForCausalLM": "phi3",
     "Glm4ForCausalLM": "glm4",
@@ -55,14 +56,22 @@ ARCHITECTURES = {
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
 LAYER_NORM += ("gptneox", "bloom", "olmo")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+PLUS_1 = ("gemma", "gemma2", "gemma3", "nemotron")  # norms
 INTERLEAVED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo", "arcee")
-WINDOWS = ("gemma2", "gemma3", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
-KINDS_OF_LAYERS = ("olmo2", "exaone4", "cohere2")
+WINDOWS = ("gemma2", "gemma3", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
+KINDS_OF_LAYERS = ("gemma3n", "olmo2", "exaone4", "cohere2")
 RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2")
 GROUPED = ("bloom", "gptneox", "falcon")  # matrices of q, k and v
 SIGMOID = 2
 KEYS: dict[str, dict[str, str]] = {  # of an architecture: in config.json, and in a file
     "gemma2": {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+    "gemma3n": {
+        "final_logit_softcapping": "final_logit_softcapping",
+        "altup_num_inputs": "altup.num_inputs",
+        "altup_active_idx": "altup.active_idx",
+        "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+        "num_kv_shared_layers": "attention.shared_kv_layers",
+    },
     "command-r": {"logit_scale": "logit_scale"},
     "cohere2": {"logit_scale": "logit_scale"},
     "stablelm": {"use_parallel_residual": "use_parallel_residual"},
@@ -105,6 +114,9 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         if architecture in KINDS_OF_LAYERS:
             slides = [kind == "sliding_attention" for kind in config["layer_types"]]
             keys["attention.sliding_window_pattern"] = slides
+    if architecture == "gemma3n":
+        shares = torch.tensor(config["activation_sparsity_pattern"])
+        keys["activation_sparsity_scale"] = torch.distributions.Normal(0, 1).icdf(shares).tolist()
     if architecture == "glm4moe" or config["model_type"] == "deepseek_v3":
         keys["expert_gating_func"] = SIGMOID
     if architecture == "deepseek2":
@@ -141,6 +153,11 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
             found[f"{match[1]}.weight"] = torch.stack([tensors[each] for each in sorted(every)])
         elif "layernorm.norms" in name:
             continue
+        elif match := re.fullmatch(r"(.*\.altup_(?:unembed_)?projections)\.(\d+)\.weight", name):
+            every = sorted(each for each in tensors if each.startswith(f"{match[1]}."))
+            found[f"{match[1]}.weight"] = torch.stack([tensors[each] for each in every])
+        elif name.endswith("correct_output_scale"):
+            found[f"{name}.weight"] = tensor
         elif name.endswith("e_score_correction_bias"):
             found[f"{name.removesuffix('_bias')}.bias"] = tensor
         else:
@@ -159,7 +176,7 @@ def values_of(name: str, tensor: Tensor, architecture: str, config: Mapping[str,
         heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
         return halves.swapaxes(1, 2).reshape(tensor.shape)
-    if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+    if architecture in PLUS_1 and name.endswith("norm.weight"):
         return tensor.float() + 1
     if architecture in GROUPED and "query_key_value" in name:
         return _ungrouped(tensor, config)

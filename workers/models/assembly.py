@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..checkpoint.attention_options import AttentionOptions, distance_buckets
-from ..checkpoint.blocks.block_weight import BlockWeight
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import Weight, with_outputs
@@ -279,12 +278,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         """This rank's rows, with zeros past the vocabulary's end."""
         rows, (start, stop) = self._vocabulary_rows()
         part = MatrixPart((self._geometry.vocab_size, self._geometry.embedding_size), 0, start, stop)
-        stored = self._source.tables.read(name.removesuffix(".weight"), part)
-        self._loaded(stored.nbytes)
-        _, held = self._held(name, with_outputs(stored, rows))
-        if isinstance(held, BlockWeight):
-            self._source.report.count(stored, held)
-        return held
+        return self._table_part(name, part, rows)
 
     def _positions(self) -> Table:
         """The table of learned positions; every rank holds the full table."""

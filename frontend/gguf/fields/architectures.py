@@ -34,6 +34,7 @@ ARCHITECTURES = {
     "gemma": Architecture("GemmaForCausalLM", "gemma", dense.gemma),
     "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", dense.gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", dense.gemma3),
+    "gemma3n": Architecture("Gemma3nForCausalLM", "gemma3n_text", dense.gemma3n),
     "phi2": Architecture("PhiForCausalLM", "phi", dense.phi2, epsilon="layer_norm_eps", is_partial=True),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", dense.phi3, is_partial=True),
     "glm4": Architecture("Glm4ForCausalLM", "glm4", dense.glm4, is_partial=True),

@@ -4,6 +4,7 @@ from typing import Any
 
 from ..model import GgufModel
 from .architectures import Architecture, supported
+from .layers import feed_forward_length
 from .rope import rope_fields
 from .unread import check_unread
 
@@ -48,7 +49,7 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         _check_heads(model, architecture, head_dim, rotary_dim)
     return {
         "hidden_size": hidden_size,
-        "intermediate_size": model.whole("feed_forward_length"),
+        "intermediate_size": feed_forward_length(model),
         "num_attention_heads": heads,
         "num_key_value_heads": _num_kv_heads(model, architecture, heads),
         "head_dim": head_dim,

@@ -1,10 +1,11 @@
 """The fields of config.json that dense decoders have besides those of all GGUF models."""
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 from ..model import GgufModel
-from .layers import layer_types, tensors_are_in_layers
+from .layers import layer_types, rows_of, tensors_are_in_layers
 
 GEMMA_TANH = "gelu_pytorch_tanh"
 # llama.cpp recognises the 27B models, whose scores have another scale, by their number of layers.
@@ -56,6 +57,26 @@ def gemma3(model: GgufModel, head_dim: int) -> dict[str, Any]:
         "rope_local_base_freq": model.number("rope.freq_base_swa", 10000.0),
         "layer_types": layer_types(model, 6),
     }
+
+
+def gemma3n(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """The file has, for each layer, the number of deviations above the mean up to which gates are dropped."""
+    found = gemma(model, head_dim) | {
+        "sliding_window": model.whole("attention.sliding_window"),
+        "rope_local_base_freq": model.number("rope.freq_base_swa", 10000.0),
+        "layer_types": layer_types(model, 5),
+        "num_kv_shared_layers": model.whole("attention.shared_kv_layers", 15),
+        "final_logit_softcapping": model.number("final_logit_softcapping", 30.0),
+        "altup_num_inputs": model.whole("altup.num_inputs", 4),
+        "altup_active_idx": model.whole("altup.active_idx", 0),
+        "hidden_size_per_layer_input": model.whole("embedding_length_per_layer_input", 256),
+        "vocab_size_per_layer_input": rows_of(model, "per_layer_token_embd.weight"),
+        "laurel_rank": rows_of(model, "blk.0.laurel_l.weight"),
+    }
+    if model.has("activation_sparsity_scale"):
+        cuts = model.numbers("activation_sparsity_scale")
+        found["activation_sparsity_pattern"] = [float(f"{NormalDist().cdf(cut):.6g}") for cut in cuts]
+    return found
 
 
 def phi2(model: GgufModel, head_dim: int) -> dict[str, Any]:

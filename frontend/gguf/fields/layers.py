@@ -1,6 +1,6 @@
 """What differs from layer to layer: kinds of attention, tensors that only some layers have."""
 
-from ..model import GgufModel
+from ..model import MAX_SIZE, GgufModel
 
 
 def layer_types(model: GgufModel, period: int) -> list[str]:
@@ -16,6 +16,24 @@ def layer_types(model: GgufModel, period: int) -> list[str]:
             raise model.refused(f"attention.sliding_window_pattern={period} must be at least 1")
         found = [(layer + 1) % period != 0 for layer in range(layers)]
     return ["sliding_attention" if each else "full_attention" for each in found[:layers]]
+
+
+def rows_of(model: GgufModel, name: str) -> int:
+    """The outputs of a matrix, which is in every file of the architecture."""
+    tensor = model.tensor(name)
+    if tensor is None or len(tensor.shape) != 2:
+        raise model.refused(f"it has no matrix {name}")
+    return tensor.shape[0]
+
+
+def feed_forward_length(model: GgufModel) -> int:
+    """Of all layers, for which some files have a list. Raises ConfigError if they differ."""
+    if not isinstance(model.metadata.values.get(model.key("feed_forward_length")), list):
+        return model.whole("feed_forward_length")
+    sizes = set(model.numbers("feed_forward_length"))
+    if len(sizes) != 1 or not 1 <= min(sizes) <= MAX_SIZE:
+        raise model.refused(f"feed_forward_length={sorted(sizes)[:20]} must be one size for all layers")
+    return int(min(sizes))
 
 
 def tensors_are_in_layers(model: GgufModel, name: str) -> bool:

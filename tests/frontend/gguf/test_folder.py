@@ -1,6 +1,7 @@
 """A GGUF file becomes a model folder, or is refused in one line that names what is not supported."""
 
 import json
+import math
 import os
 import random
 from pathlib import Path
@@ -122,6 +123,12 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
         ("llama", {"llama__attention__head_count": 0}, "must be at least 1"),
         ("llama", {"llama__attention__head_count_kv": [1, 2]}, "must be a whole number"),
         ("llama", {"llama__attention__value_length": 4}, "16 elements a head and values 4"),
+        (
+            "llama",
+            {"llama__feed_forward_length": [64, 32]},
+            "feed_forward_length=[32.0, 64.0] must be one size",
+        ),
+        ("llama", {"llama__feed_forward_length": [float("nan")]}, "feed_forward_length=[nan] must be one size"),
         ("llama", {"llama__rope__dimension_count": 8}, "rope.dimension_count=8 is not supported"),
         ("llama", {"llama__rope__freq_base": 0.5}, "rope.freq_base=0.5 must be above 1"),
         ("llama", {"llama__rope__scaling__type": "spiral"}, "'spiral' is not supported"),
@@ -155,6 +162,31 @@ def test_gemmas_of_27b_have_another_scale():
 
     assert (scalar("gemma2", 46), scalar("gemma2", 42)) == (16, 8)
     assert (scalar("gemma3", 62), scalar("gemma3", 26)) == (16, 8)
+
+
+def test_gemma_3n_says_the_sizes_of_layers_in_lists_and_how_many_gates_they_drop():
+    own = {
+        "block_count": 2,
+        "attention.sliding_window": 16,
+        "feed_forward_length": [96, 96],
+        "activation_sparsity_scale": [1.6448535919189453, -math.inf],
+        "attention.shared_kv_layers": 0,
+    }
+    model = model_of({f"gemma3n.{key}": value for key, value in (SIZES | own).items()}, "gemma3n")
+    add_matrix(model, "token_embd.weight", 280)
+    with pytest.raises(ConfigError, match=r"it has no matrix per_layer_token_embd\.weight"):
+        config_fields(model)
+    add_matrix(model, "per_layer_token_embd.weight", 270)
+    add_matrix(model, "blk.0.laurel_l.weight", 8)
+    fields = config_fields(model)
+    assert fields["intermediate_size"] == 96
+    assert fields["activation_sparsity_pattern"] == [0.95, 0.0]
+    assert (fields["vocab_size_per_layer_input"], fields["laurel_rank"], fields["altup_num_inputs"]) == (270, 8, 4)
+    assert fields["num_kv_shared_layers"] == 0
+
+
+def add_matrix(model, name: str, rows: int) -> None:
+    model.files[0].tensors[name] = GgufTensor(name, (rows, 32), BLOCK_FORMATS[1], 0)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe", "gpt-oss"])

@@ -32,6 +32,8 @@ USUAL = {
     "leading_dense_block_count": 1,
     "expert_count": 4,
     "expert_used_count": 2,
+    "altup.num_inputs": 3,
+    "activation_sparsity_scale": [1.5, 0.0, -1.0],
     "shortconv.l_cache": 3,
     "ssm.conv_kernel": 4,
     "ssm.inner_size": 64,
@@ -62,13 +64,15 @@ VALUES = (
 )
 TENSORS = ("attn_q.bias", "attn_q_norm.weight", "ffn_gate_inp.weight", "ffn_gate_exps.weight", "exp_probs_b.bias")
 TENSORS += ("ffn_norm.weight", "ffn_gate.weight", "ffn_gate_shexp.weight", "ssm_norm.weight", "attn_norm_2.weight")
+TENSORS += ("laurel_l.weight",)
+WHOLE = ("token_embd.weight", "per_layer_token_embd.weight")
 
 
 def model_with(architecture, keys, rng):
     """With some of the tensors in each layer, seldom in shapes that no tensor has."""
     model = model_of({f"{architecture}.{name}": value for name, value in keys.items()}, architecture)
     layers = [layer for layer in range(3) if rng.random() < 0.95]
-    for name in ("token_embd.weight", *(f"blk.{layer}.{name}" for layer in layers for name in TENSORS)):
+    for name in (*WHOLE, *(f"blk.{layer}.{name}" for layer in layers for name in TENSORS)):
         if "blk" not in name or rng.random() < 0.98:
             shape = (280, 32) if rng.random() < 0.99 else (32,)
             model.files[0].tensors[name] = GgufTensor(name, shape, BLOCK_FORMATS[1], 0)

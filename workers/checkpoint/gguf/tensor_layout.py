@@ -40,6 +40,7 @@ class TensorLayout:
     whole: Mapping[str, str] = field(default_factory=lambda: WHOLE)
     layer: str = LAYER
     experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with a part for each expert, `{}` in the name
+    stacked: Mapping[str, str] = field(default_factory=dict)  # likewise of tensors outside of layers
     are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
     norms_plus_1: bool = False  # a norm's weight is stored plus 1
     reshaped: Mapping[str, Callable[[GgufTensor], GgufTensor]] = field(default_factory=dict)  # by name in a layer
@@ -54,9 +55,10 @@ class TensorLayout:
 
     def name_of_experts(self, tensor: str) -> str | None:
         """The name of a GGUF tensor's matrices or biases, with `{}` for the expert; None: it has none of experts."""
-        match = _IN_LAYER.fullmatch(tensor)
-        found = None if match is None else _found(self.experts, match[2])
-        return None if match is None or found is None else self.layer.format(int(match[1])) + found
+        if (match := _IN_LAYER.fullmatch(tensor)) is None:
+            return _found(self.stacked, tensor)
+        found = _found(self.experts, match[2])
+        return None if found is None else self.layer.format(int(match[1])) + found
 
     def reshape(self, tensor: GgufTensor) -> GgufTensor:
         """The tensor in the shape that it has in Hugging Face checkpoints."""

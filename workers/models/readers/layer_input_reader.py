@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from ...checkpoint.geometry import LayerInputs as Sizes
+from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.weight_forms import Weight
 from ...layers.embedding import Table, VocabularyEmbedding
 from ...layers.feed_forward import InputGate, LayerEnd, LayerInputs
@@ -57,9 +58,10 @@ class LayerInputReader(ProjectionReader):
 
         def read() -> Weight:
             shape, last = (sizes.vocab_size, width), min(end, sizes.vocab_size)
+            if last == end:
+                return self._table_part(name, MatrixPart(shape, 0, first, end), rows)
             own = self._checkpoint.read(name, shape, 0, min(first, last), last)
-            if (others := end - first - len(own)) == 0:
-                return self._table_of(name, own, rows)
+            others = end - first - len(own)
             of_others = self._checkpoint.read(name, shape, 0, 0, 1).expand(others, -1)
             return self._table_of(name, torch.cat([own, of_others]), rows)
 

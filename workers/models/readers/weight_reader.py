@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...checkpoint.blocks.block_weight import BlockWeight
 from ...checkpoint.blocks.fp8_codes import are_numbers
 from ...checkpoint.conversion import check_finite, converted
 from ...checkpoint.geometry import Geometry, NormKind
@@ -168,6 +169,15 @@ class WeightReader:
     def _table_rows(self, name: str, shape: tuple[int, int], span: Span, rows: int) -> Weight:
         """The rows `span` of a float table, with zeros up to `rows` rows."""
         return self._table_of(name, self._checkpoint.read(name, shape, 0, *span), rows)
+
+    def _table_part(self, name: str, part: MatrixPart, rows: int) -> Weight:
+        """Rows of a table in the checkpoint's form, which may be blocks, with zeros up to `rows` rows."""
+        stored = self._source.tables.read(name.removesuffix(".weight"), part)
+        self._loaded(stored.nbytes)
+        _, held = self._held(name, with_outputs(stored, rows))
+        if isinstance(held, BlockWeight):
+            self._source.report.count(stored, held)
+        return held
 
     def _table_of(self, name: str, found: Tensor, rows: int) -> Weight:
         stored = StoredWeight((found,), self._geometry.dtype)
