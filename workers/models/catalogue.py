@@ -36,6 +36,7 @@ from .families.glm4_moe import GLM4_MOE
 from .families.glm4_moe_lite import GLM4_MOE_LITE
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
+from .families.gpt_neo import GPT_NEO
 from .families.gpt_neox import GPT_NEOX
 from .families.gpt_oss import GPT_OSS
 from .families.gptj import GPTJ
@@ -128,6 +129,7 @@ FAMILIES = (
     DEBERTA_V2,
     ALBERT,
     T5_ENCODER,
+    GPT_NEO,
     GPT_NEOX,
     GPTJ,
     FALCON,

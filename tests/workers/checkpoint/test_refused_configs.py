@@ -14,6 +14,7 @@ from .small_configs import (
     GEMMA3N,
     GEMMA4,
     GPT2,
+    GPT_NEO,
     LLAMA4,
     LONGROPE,
     MODERNBERT,
@@ -97,6 +98,16 @@ from .small_configs import (
         (COHERE2_MOE | {"first_k_dense_replace": 3}, "first_k_dense_replace=3 from 0 to num_hidden_layers=2"),
         (COHERE2_MOE | {"mlp_layer_types": ["wide"]}, "mlp_layer_types=.* must be a list of dense and sparse"),
         (COHERE2_MOE | {"logit_scale": 0}, "logit_scale=0 must be a number above 0"),
+        (
+            GPT_NEO | {"attention_layers": ["global", "both"]},
+            r"attention_layers=\['global', 'both'\] must be a list of glo",
+        ),
+        (
+            GPT_NEO | {"attention_types": [["global", "local"]]},
+            "attention_types=.* must be pairs of kinds and a number",
+        ),
+        (GPT_NEO | {"attention_types": [[["global"], 1 << 40]]}, "layer_types names 4096 layers, but the model has 2"),
+        (GPT_NEO | {"attention_types": [[["global"], 2]], "window_size": -1}, "sliding_window"),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),
@@ -145,7 +156,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
     ("architecture", "fields"),
     [
         ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
-        ("GPTNeoForCausalLM", {"hidden_size": 64, "num_layers": 2, "num_heads": 8}),
+        ("CTRLLMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 8}),
         ("RwkvForCausalLM", {"attention_hidden_size": 64, "hidden_size": 64}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
     ],

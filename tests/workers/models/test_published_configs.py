@@ -29,6 +29,7 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "afmoe": {"num_dense_layers": 1},
     "exaone_moe": {"mlp_layer_types": ["sparse"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+    "gpt_neo": {"attention_layers": ["global", "local"], "attention_types": [[["global", "local"], 1]]},
     "cohere2_moe": {"layer_types": ["full_attention", "sliding_attention"]},
     "gemma3n_text": {
         "layer_types": ["sliding_attention", "full_attention"],
@@ -51,7 +52,7 @@ WIDE = 5120  # models of this width and more have one layer, others two
 def cut(name: str) -> dict[str, Any]:
     """The configuration with few layers and, if it is not one of FAST, few tokens."""
     config = CONFIGS[name]
-    layers = next(field for field in ("n_layer", "n_layers", "num_hidden_layers") if field in config)
+    layers = next(field for field in ("n_layer", "n_layers", "num_layers", "num_hidden_layers") if field in config)
     config = config | {layers: 1 if config.get("hidden_size", 0) >= WIDE else 2}
     if "layer_types" in config:
         config |= {"layer_types": config["layer_types"][: config[layers]]}

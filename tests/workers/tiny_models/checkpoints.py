@@ -112,6 +112,8 @@ def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[st
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
             options = {"n_embd": ours["hidden_size"], "n_layer": 3, "n_head": 4, **options}
+        if family == "GPTNeo":
+            del options["num_key_value_heads"]
         if family == "Mpt":
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}
