@@ -214,7 +214,10 @@ template <class Kv, bool TILED = false> class Attention {
       const bool sees_it = sees_to(unit, first + count - 1, t) > 0 && sees_from(unit, first, t) < TILE_KEYS;
       if (!sees_it) return;
       if constexpr (TILED) tile_block(unit, t, first, count, s);
-      else with_rows<PANEL_BLOCK<Kv>>(count, [&](auto rows) { panel_block<rows>(unit, t, first, s); });
+      else with_rows<PANEL_BLOCK<Kv>>(count, [&](auto rows) {
+        if constexpr (rows >= fewest_of_panel(PANEL_BLOCK<Kv>)) panel_block<rows>(unit, t, first, s);
+        else __builtin_trap();  // the rows would be left out
+      });
     });
   }
 

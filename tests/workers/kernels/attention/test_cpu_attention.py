@@ -165,6 +165,18 @@ def test_any_number_of_queries_shares_a_key(cpu_pools, group, dtypes):
     assert_near(case.run(cpu_pools[0]), case)
 
 
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_any_number_of_tokens_has_the_bits_of_a_few(cpu_pools, dtypes):
+    """From 17 rows on panels are used: in blocks that are as even as can be, of each possible size."""
+    case = make_case([(30, new) for new in range(17, 34)], dtypes, group=1, kv_heads=1)
+    whole = case.run(cpu_pools[0]).split([new for _, new in case.rows])
+    for first in range(0, 33, 11):
+        rows = [row for row, (_, new) in enumerate(case.rows) if new > first]
+        spans = [(first, min(first + 11, case.rows[row][1])) for row in rows]
+        expected = torch.cat([whole[row][slice(*span)] for row, span in zip(rows, spans, strict=True)])
+        assert torch.equal(case.run_chunk(cpu_pools[1], rows, spans), expected)
+
+
 RANGES = [(1023, 1), (1024, 1), (2500, 1), (3100, 3), (1000, 100), (2040, 20)]
 
 
