@@ -37,8 +37,8 @@ template <class Format> struct SliceScales {
   alignas(64) float least[Format::HAS_LEAST ? SLICE_INPUTS / Format::GROUP : 1][PANEL];
 };
 
-// Codes as the weights of a dot.
-template <class Weights = Int8::Weights> inline Weights weights_of(I32 bytes) {
+// Codes below 128, which are multiplied as they are, as the weights of a dot.
+template <class Weights = Int8::Weights> inline Weights small_codes(I32 bytes) {
   if constexpr (std::is_same_v<Weights, I32>) return bytes;
   else return {bytes & 0x00ff00ff, (bytes >> 8) & 0x00ff00ff};
 }
@@ -64,7 +64,7 @@ template <int GROUP, int HIGH> struct Octets {  // with HIGH higher bits
     if constexpr (HIGH == 0) return low;
     else return low | (shifted(load_words(lanes), 4 - HIGH * j) & ((1 << HIGH) - 1) * 0x10101010);
   }
-  static Int8::Weights word(const char* lanes, int j) { return weights_of(bytes(lanes, j)); }
+  static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
 };
 
 inline I32 pairs(const char* lanes, int j) { return (load_words(lanes) >> (2 * j)) & 0x03030303; }
@@ -73,7 +73,7 @@ struct Pairs {
   static constexpr int MOST = 3;
   static constexpr size_t BYTES = WORD_LINE;
   static I32 bytes(const char* lanes, int j) { return pairs(lanes, j); }
-  static Int8::Weights word(const char* lanes, int j) { return weights_of(bytes(lanes, j)); }
+  static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
 };
 
 struct PairsAndBits {
@@ -90,7 +90,7 @@ struct TableCodes {  // numbers + 128
   static constexpr size_t BYTES = Octets<32, 0>::BYTES;
   static constexpr uint8_t NUMBERS[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
   static I32 bytes(const char* lanes, int j) { return look_up(NUMBERS, Octets<32, 0>::bytes(lanes, j)); }
-  static Int8::Weights word(const char* lanes, int j) { return weights_of(bytes(lanes, j)); }
+  static Int8::Weights word(const char* lanes, int j) { return Int8::weights(bytes(lanes, j)); }
 };
 
 // Word j of group g of a block's codes, as bytes.
@@ -103,7 +103,7 @@ template <class Codes> inline I32 bytes_of(const char* block, int g, int j) {
 template <int GROUP> struct Expanded {
   static constexpr size_t BYTES = GROUP / 4 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) { return load_words(lanes + j * STEP_BYTES); }
-  static Int8::Weights word(const char* lanes, int j) { return weights_of(bytes(lanes, j)); }
+  static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
 };
 
 // Numbers in float16 of vector v of a block's outputs, in line `line` of its halves.

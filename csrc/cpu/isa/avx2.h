@@ -161,10 +161,11 @@ struct Int8 {  // four unsigned weights (value + 128) times four signed activati
   static constexpr int32_t OFFSET = 128;
   using Weights = Halves;
   using Row = Halves;
-  static Weights weights(const void* p) {
-    const __m256i w = _mm256_loadu_si256((const __m256i*)p);
+  static Weights weights(I32 bytes) {
+    const __m256i w = (__m256i)bytes;
     return {(I32)_mm256_and_si256(w, _mm256_set1_epi16(0xff)), (I32)_mm256_srli_epi16(w, 8)};
   }
+  static Weights weights(const void* p) { return weights(load_words(p)); }
   static Row row(const void* p) {
     const __m256i x = _mm256_set1_epi32(word_at(p));
     return {(I32)_mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), (I32)_mm256_srai_epi16(x, 8)};

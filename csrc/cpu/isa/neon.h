@@ -128,7 +128,8 @@ struct Int8 {
   using Weights = I32;
   using Row = I32;
   static constexpr int32_t OFFSET = 0;
-  static Weights weights(const void* p) { return load_words(p) ^ splat((int32_t)0x80808080); }
+  static Weights weights(I32 bytes) { return bytes ^ splat((int32_t)0x80808080); }
+  static Weights weights(const void* p) { return weights(load_words(p)); }
   static Row row(const void* p) { return splat(word_at(p)); }
   static Acc dot(Acc acc, Weights w, Row x) { return (I32)vdotq_s32((int32x4_t)acc, (int8x16_t)w, (int8x16_t)x); }
 };
@@ -142,7 +143,8 @@ struct Int8 {  // in 16 bits, which hold two products: 2 * 128 * 127 < 2^15
     const int16x8_t halves = (int16x8_t)bytes;
     return {(I32)vshrq_n_s16(vshlq_n_s16(halves, 8), 8), (I32)vshrq_n_s16(halves, 8)};
   }
-  static Weights weights(const void* p) { return split(load_words(p) ^ splat((int32_t)0x80808080)); }
+  static Weights weights(I32 bytes) { return split(bytes ^ splat((int32_t)0x80808080)); }
+  static Weights weights(const void* p) { return weights(load_words(p)); }
   static Row row(const void* p) { return split(splat(word_at(p))); }
   static Acc dot(Acc acc, Weights w, Row x) {
     const int16x8_t even = vmulq_s16((int16x8_t)w.even, (int16x8_t)x.even);

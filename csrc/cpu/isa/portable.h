@@ -146,10 +146,8 @@ struct Int8 {  // four unsigned weights (value + 128) times four signed activati
   static constexpr int32_t OFFSET = 128;
   using Weights = Halves;
   using Row = Halves;
-  static Weights weights(const void* p) {
-    const I32 w = load_words(p);
-    return {w & 0x00ff00ff, (w >> 8) & 0x00ff00ff};
-  }
+  static Weights weights(I32 bytes) { return {bytes & 0x00ff00ff, (bytes >> 8) & 0x00ff00ff}; }
+  static Weights weights(const void* p) { return weights(load_words(p)); }
   static Row row(const void* p) {
     const S16 x = (S16)splat(word_at(p));
     return {(I32)((x << 8) >> 8), (I32)(x >> 8)};
