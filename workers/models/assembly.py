@@ -232,7 +232,9 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         value = names.key if index in geometry.layers_with_one_kv_matrix else names.value
         each = names.query.format(index), names.key.format(index), value.format(index)
         queries, keys = self._even_span(geometry.num_heads), self._kv_heads(index)
-        rows = query_key_value_rows(each, geometry, queries, keys, are_grouped=names.are_grouped)
+        rows = query_key_value_rows(
+            each, geometry, queries, keys, are_grouped=names.are_grouped, num_parts=names.num_parts
+        )
         if geometry.has_gated_attention and not names.attention_gate:
             rows[0] = without_gates(rows[0], geometry.head_dim)
         product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)

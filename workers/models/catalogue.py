@@ -6,6 +6,7 @@ from .families.arcee import ARCEE
 from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
+from .families.codegen import CODEGEN
 from .families.cohere import COHERE, COHERE2
 from .families.cohere2_moe import COHERE2_MOE
 from .families.colbert import COLBERT
@@ -132,6 +133,7 @@ FAMILIES = (
     GPT_NEO,
     GPT_NEOX,
     GPTJ,
+    CODEGEN,
     FALCON,
     PHI,
     STABLELM,

@@ -41,11 +41,18 @@ class Rows:
 
 
 def query_key_value_rows(
-    names: tuple[str, str, str], geometry: Geometry, queries: Span, keys: Span, *, are_grouped: bool
+    names: tuple[str, str, str],
+    geometry: Geometry,
+    queries: Span,
+    keys: Span,
+    *,
+    are_grouped: bool,
+    num_parts: int = 1,
 ) -> list[Rows]:
     """The rows of query heads `queries` and of KV heads `keys`. Equal `names` mean that one matrix holds all three.
 
-    `are_grouped`: this matrix stores for each KV head its queries, its key and its value.
+    `are_grouped`: this matrix stores for each KV head its queries, its key and its value. `num_parts`: of this matrix;
+    each of several stores the queries of its heads, then their values, then their keys.
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
     rotated, plain = order_of_head(geometry), torch.arange(head_dim)
@@ -57,6 +64,11 @@ def query_key_value_rows(
             for name, (total, which, order) in zip(names, places, strict=True)
         ]
     total = (heads + 2 * kv_heads) * head_dim
+    if num_parts > 1:
+        part = heads // num_parts
+        first, other = (head // part * 3 * part + head % part for head in (query, key))
+        rows = torch.cat([_rows(first, rotated), _rows(other + 2 * part, rotated), _rows(other + part, plain)])
+        return [Rows.chosen(names[0], total, rows)]
     if not are_grouped:
         starts = (query, rotated), (heads + key, rotated), (heads + kv_heads + key, plain)
         return [Rows.chosen(names[0], total, _rows(*place)) for place in starts]

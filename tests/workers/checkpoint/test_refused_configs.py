@@ -108,6 +108,10 @@ from .small_configs import (
         ),
         (GPT_NEO | {"attention_types": [[["global"], 1 << 40]]}, "layer_types names 4096 layers, but the model has 2"),
         (GPT_NEO | {"attention_types": [[["global"], 2]], "window_size": -1}, "sliding_window"),
+        (
+            GPT2 | {"architectures": ["CodeGenForCausalLM"], "n_head": 6, "rotary_dim": 4},
+            "n_head=6 must be a multiple of 4",
+        ),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),

@@ -63,7 +63,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
             "glm4", "helium", "seed-oss", "llama4-chunks-of-whole-blocks", "nemotron-biased", "arcee", "mpt-clipped"
         ),
         *nightly("stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "olmo-clipped"),
-        *nightly("gpt-neo", "gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
+        *nightly("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
         *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
     ],
 )
@@ -84,7 +84,7 @@ HALF_EARLY = (
 )
 HALF_NIGHTLY = (
     *("bamba", "granite4-dense", "jamba-dense", "falcon-h1-with-norms"),
-    *("gpt-neo", "gpt-neox-in-turn", "gptj", "phi", "stablelm"),
+    *("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "phi", "stablelm"),
     *("falcon", "falcon-two-norms", "falcon-in-turn"),
     *("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
     *("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),

@@ -108,6 +108,7 @@ def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[st
             "GPT2",
             "GPTBigCode",
             "GPTJ",
+            "CodeGen",
         ):  # otherwise its own names and the common names would contradict each other
             common = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
             ours = {name: options.pop(name) for name in (*common, "intermediate_size", "num_key_value_heads")}

@@ -171,6 +171,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0},
     },
     "gpt-neo": {"family": "GPTNeo", "attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 40},
+    "codegen": {"family": "CodeGen", "n_positions": 512, "n_inner": 96, "rotary_dim": 8, "n_head": 8},
     "gptj": {"family": "GPTJ", "n_positions": 512, "n_inner": 96, "rotary_dim": 4},
     "falcon": {"family": "Falcon", "ffn_hidden_size": 96},
     "falcon-two-norms": {

@@ -142,6 +142,7 @@ class WeightNames:
     project_out: str = ""  # from the layers to the output head
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
+    num_parts: int = 1  # of that matrix; each of several holds the queries of its heads, then values, then keys
     is_up_first: bool = False  # the matrix of gate and up has up first
     experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
