@@ -138,9 +138,11 @@ def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, poo
 
 
 def test_each_architecture_has_its_line_on_the_page_of_models():
-    page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("### Models that also read")[0]
+    root = Path(__file__).parents[3]
+    page = (root / "docs/models.md").read_text().partition("### Models that also read")[0]
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert sorted(listed) == sorted(name for family in FAMILIES for name in family.architectures)
+    assert f"[{len(listed)} architectures](docs/models.md)" in (root / "README.md").read_text()
 
 
 def test_a_checkpoint_in_shards_is_the_same_model(tmp_path):

@@ -96,12 +96,14 @@ def test_one_architecture_may_have_text_parts_of_several_kinds(tmp_path):
 
 
 def test_every_architecture_is_compared_with_transformers_and_has_its_place_on_the_page_of_models():
-    page = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("### Models that also read")[2]
+    root = Path(__file__).parents[3]
+    page = (root / "docs/models.md").read_text().partition("### Models that also read")[2]
     cells = [line.split("|")[1] for line in page.partition("**Mixtures")[0].splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in cell.split("`")[1::2] if not name.endswith("Model")}
     speaking = {"Qwen2_5Omni", "Qwen3OmniMoe"}  # they hold a thinker
     names = {f"{name}ForConditionalGeneration" for name in listed | {f"{each}Thinker" for each in speaking}}
     assert names | {"Kimi_K25ForConditionalGeneration", "Qwen2_5OmniModel"} == WHOLE_MODELS.keys()
+    assert f"text of {len(listed)} that also read" in (root / "README.md").read_text()
     assert listed - speaking | {"Kimi_K25"} == {name for name in VARIANTS if "Thinker" not in name} | {"KimiK25"}
 
 
