@@ -102,10 +102,7 @@ def test_two_ranks_form_one_group_with_the_smaller_block_count(run_dir, ranks):
         assert harness.wait_for(control.Ready).facts["kv_blocks"] == "40"
         with Client.connect(run_dir) as client:
             assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
-        harness.send(control.Stop())
-        for rank in ranks:
-            rank.join(20)  # until its shutdown, which follows its last step: one may be steps behind the other
-            assert not rank.is_alive()
-        assert ranks[0].num_steps == ranks[1].num_steps
+            while ranks[0].num_steps != ranks[1].num_steps:  # one may be behind; the test's timeout bounds it
+                client.wait(0.1)
     finally:
         harness.close()
