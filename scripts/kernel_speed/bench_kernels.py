@@ -156,6 +156,13 @@ def large_page_bytes() -> int:
     return 1024 * int(next(text.split()[1] for text in rollup.splitlines() if text.startswith("AnonHugePages:")))
 
 
+def as_in_a_worker(pool: cpu.Pool) -> cpu.Pool:
+    """The pool, whose products in tile order have the chunks that a worker would choose."""
+    if pool.library.isa == "amx" and pool.summation == "tile":
+        choose_chunk(pool)
+    return pool
+
+
 def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Machine:
     usable = sorted(os.sched_getaffinity(0))
     library = cpu.best_library(isa)
@@ -167,9 +174,7 @@ def make_machine(threads: int, isa: str | None, summation: cpu.Summation) -> Mac
     memory = make_cache()
     if large_page_bytes() < memory.nbytes:
         print("warning: the KV cache has no large pages, so reading it is slower than necessary", file=sys.stderr)
-    pool = cpu.Pool(library, usable[:threads], pin_caller=True, summation=summation)
-    if library.isa == "amx" and pool.summation == "tile":
-        choose_chunk(pool)
+    pool = as_in_a_worker(cpu.Pool(library, usable[:threads], pin_caller=True, summation=summation))
     others = tuple(cpu.Pool(cpu.load_library(isa), usable[:threads]) for isa in cpu.runnable_isas())
     return Machine(pool, time.thread_time if threads == 1 else time.perf_counter, memory, others, {})
 
@@ -179,7 +184,8 @@ def other_pool(path: Path, pool: cpu.Pool) -> cpu.Pool:
     library = cpu.Library(path.resolve())
     if library.isa != pool.library.isa:
         raise ConfigError(f"--against {path} is built for {library.isa}, not for {pool.library.isa}")
-    return cpu.Pool(library, sorted(os.sched_getaffinity(0))[: pool.num_threads], summation=pool.summation)
+    cpus = sorted(os.sched_getaffinity(0))[: pool.num_threads]
+    return as_in_a_worker(cpu.Pool(library, cpus, summation=pool.summation))
 
 
 def cases_of(pool: cpu.Pool, memory: Tensor) -> Iterator[Case]:

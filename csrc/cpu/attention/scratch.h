@@ -24,13 +24,14 @@ template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Compu
 
 // Rows that are computed together: with panels, and the most in any case.
 template <class Kv> constexpr int PANEL_BLOCK = MOST_ROWS<typename Kv::F>;
-// The fewest of a unit that uses panels: blocks are as even as can be.
+template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? TILED_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
+
+// The fewest rows of a block with panels, if blocks have at most `most`: those of a unit are as even as can be.
 constexpr int fewest_of_panel(int most) {
   int fewest = most;
   for (int rows = DIRECT_ROWS + 1; rows <= DIRECT_ROWS + most; rows++) fewest = std::min(fewest, rows / ((rows + most - 1) / most));
   return fewest;
 }
-template <class Kv, bool TILED> constexpr int LARGEST_BLOCK = TILED ? TILED_ROWS : std::max(PANEL_BLOCK<Kv>, DIRECT_BLOCK);
 
 // The part of one KV head of an item.
 struct HeadScratch {

@@ -74,7 +74,7 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
     };
     if (!(run_if(std::integral_constant<int, 4>{}) || run_if(std::integral_constant<int, 2>{}) ||
           run_if(std::integral_constant<int, 1>{}) || run_if(std::integral_constant<int, 0>{})))
-      __builtin_trap();  // was believed impossible, and the product would be left out
+      __builtin_trap();  // otherwise a product without an instance would be left out
   }
 }
 
