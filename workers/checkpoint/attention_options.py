@@ -123,6 +123,14 @@ def distance_buckets(num_buckets: int, max_distance: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class RelativePositions:
+    """A score gains a learned number for its head and the bucket of its key's distance, see `distance_buckets`."""
+
+    num_buckets: int
+    max_distance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Disentangled:
     """Disentangled attention (He et al., DeBERTa): a score gains that of the query and the key's distance, and that of
     the key and this distance. Short distances have a bucket each, and longer ones share buckets up to `max_distance`.

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-from .attention_options import Disentangled, Latent
+from .attention_options import Disentangled, Latent, RelativePositions
 from .experts import NUM_SHARES, Experts
 from .recurrent.multipliers import PartMultipliers
 from .recurrent.recurrent import Recurrent
@@ -87,14 +87,6 @@ class Multipliers:
     parts: PartMultipliers | None = None  # of layers with attention and a recurrence in parallel
 
 
-@dataclass(frozen=True, slots=True)
-class RelativePositions:
-    """A score gains a learned number for its head and the bucket of its key's distance, see `distance_buckets`."""
-
-    num_buckets: int
-    max_distance: int
-
-
 class LayerSizes(NamedTuple):
     """The sizes that differ by layer in some models."""
 
@@ -136,23 +128,23 @@ class Geometry:
     norm_eps: float
     activation: Activation
     ropes: tuple[RopeScaling, ...]  # per layer
-    interleaved: bool  # rotary pairs are adjacent elements of a head; otherwise elements i and i + rotary_dim / 2
-    multipliers: Multipliers
-    learned_positions: bool  # each position has a learned vector that is added to its token; no rotation
     max_position_embeddings: int
     sliding_windows: tuple[int, ...]  # per layer: positions that a token attends to, itself included; 0: all
     tie_word_embeddings: bool
-    qkv_bias: bool
-    output_bias: bool  # of attention's output projection
-    mlp_bias: bool
-    qk_norm: bool  # queries and keys are normalised per head
-    whole_qk_norm: bool  # queries are normalised over all heads, and keys likewise
-    clip_qkv: float | None  # queries, keys and values are clipped to +- this value
-    is_parallel: bool  # attention and feed-forward read the same hidden states, and both outputs are added
-    head_bias: bool
-    eos_token_ids: tuple[int, ...]
     dtype: torch.dtype
+    eos_token_ids: tuple[int, ...] = ()
+    interleaved: bool = False  # rotary pairs are adjacent elements of a head; otherwise i and i + rotary_dim / 2
+    multipliers: Multipliers = Multipliers()
+    learned_positions: bool = False  # each position has a learned vector that is added to its token; no rotation
+    qkv_bias: bool = False
+    output_bias: bool = False  # of attention's output projection
+    mlp_bias: bool = False
     down_bias: bool | None = None  # of the feed-forward's last projection; None: as `mlp_bias`
+    head_bias: bool = False
+    qk_norm: bool = False  # queries and keys are normalised per head
+    whole_qk_norm: bool = False  # queries are normalised over all heads, and keys likewise
+    clip_qkv: float | None = None  # queries, keys and values are clipped to +- this value
+    is_parallel: bool = False  # attention and feed-forward read the same hidden states, and both outputs are added
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens
     num_token_types: int = 0

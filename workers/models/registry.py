@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec.structs import replace as replace_struct
 
 from paged_serve.protocol.errors import ConfigError
@@ -95,20 +96,25 @@ def geometry_of(
     """The family, adapted to the config.json in `folder`, and the geometry; as `read_geometry`."""
     config = read_hf_config(folder, lambda fields: family.config(_checked_masks(fields, family)))
     family = family.adapted(family, config)
-    has_learned_positions = bool(family.weight_names.positions)
-    latent = family.latent(config)
-    num_kv_heads = 1 if latent else config.num_key_value_heads or config.num_attention_heads
-    _check_shape(config, num_kv_heads)
-    biases = family.biases(config)
-    head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
-    head_dim = latent.cached_dim if latent else head_dim
-    if not latent and (head_dim < 2 or head_dim % 2):
-        raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")
+    plain = _plain_geometry(family, config, dtype_of(config, wanted_dtype), max_model_len)
+    geometry = replace(
+        _with_kinds_of_layers(family, config, _with_kind_of_attention(family, config, plain)),
+        head=head,
+        eos_token_ids=eos_token_ids(folder, config, tokenizer),
+        usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
+    )
+    return family, family.refined(config, geometry)
+
+
+def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_model_len: int | None) -> Geometry:
+    """The geometry without what not every model has."""
+    num_kv_heads, head_dim = _kv_heads(family, config)
     _check_layers(family, config)
     windows = family.sliding_windows(config)
+    has_learned_positions = bool(family.weight_names.positions)
     ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
-    dtype, caps = dtype_of(config, wanted_dtype), family.caps(config)
-    geometry = Geometry(
+    biases = family.biases(config)
+    return Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
@@ -131,37 +137,59 @@ def geometry_of(
         output_bias=biases.output,
         mlp_bias=biases.mlp,
         down_bias=biases.down,
-        qk_norm=family.qk_norm,
-        whole_qk_norm=family.whole_qk_norm,
-        clip_qkv=config.clip_qkv,
-        is_parallel=family.is_parallel,
         head_bias=biases.head,
-        eos_token_ids=eos_token_ids(folder, config, tokenizer),
         dtype=dtype,
-        scores_cap=caps.scores,
-        logits_cap=caps.logits,
+    )
+
+
+def _kv_heads(family: Family, config: HFConfig) -> tuple[int, int]:
+    """The number of KV heads, and the elements of each in the cache."""
+    latent = family.latent(config)
+    num_kv_heads = 1 if latent else config.num_key_value_heads or config.num_attention_heads
+    _check_shape(config, num_kv_heads)
+    if latent:
+        return num_kv_heads, latent.cached_dim
+    head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
+    if head_dim < 2 or head_dim % 2:
+        raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")
+    return num_kv_heads, head_dim
+
+
+def _with_kind_of_attention(family: Family, config: HFConfig, geometry: Geometry) -> Geometry:
+    return replace(
+        geometry,
+        scores_cap=family.caps(config).scores,
         slopes=family.slopes(config) if family.slopes else (),
         relative_positions=family.relative_positions,
         disentangled=family.disentangled(config),
         attention_chunks=family.attention_chunks(config),
+        reaches=family.reaches(config),
+        clip_qkv=config.clip_qkv,
+        qk_norm=family.qk_norm,
+        whole_qk_norm=family.whole_qk_norm,
         qk_norm_kind=family.qk_norm_kind,
         qk_norm_per_head=family.qk_norm_per_head,
         weighs_rotated_heads=family.weighs_rotated_heads,
-        head=head,
+        latent=family.latent(config),
+        has_gated_attention=family.has_gated_attention,
         is_bidirectional=family.is_bidirectional,
-        reaches=family.reaches(config),
-        usual_max_len=max_seq_length(folder) if head in ("none", "projection") else family.usual_max_len,
+    )
+
+
+def _with_kinds_of_layers(family: Family, config: HFConfig, geometry: Geometry) -> Geometry:
+    """With the kind of each layer, and of what comes before and after them."""
+    return replace(
+        geometry,
+        is_parallel=family.is_parallel,
         experts=_checked(family.experts(config)),
         recurrent=family.recurrent(config),
         is_beside_attention=family.is_beside_attention,
         lone_parts=family.lone_parts(config),
-        latent=latent,
-        has_gated_attention=family.has_gated_attention,
+        logits_cap=family.caps(config).logits,
         projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
         num_task_types=config.task_type_vocab_size if family.weight_names.task_types else 0,
         num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
-    return family, family.refined(config, geometry)
 
 
 def _checked_masks(fields: dict[str, Any], family: Family) -> dict[str, Any]:

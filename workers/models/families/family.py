@@ -8,9 +8,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import Disentangled, Latent, alibi_slopes
+from ...checkpoint.attention_options import Disentangled, Latent, RelativePositions, alibi_slopes
 from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, Head, Multipliers, NormKind, Part, RelativePositions, RopeScaling
+from ...checkpoint.geometry import Geometry, Head, Multipliers, NormKind, Part, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer

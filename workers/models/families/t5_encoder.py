@@ -7,7 +7,8 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers, RelativePositions
+from ...checkpoint.attention_options import RelativePositions
+from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from .family import Family, need, no_ropes, renamed

@@ -8,7 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.attention_options import AttentionOptions
-from ...checkpoint.geometry import Activation, Geometry, Multipliers, RopeScaling
+from ...checkpoint.geometry import Activation, Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig, dtype_of
 from ..end_tokens import eos_token_ids
 
@@ -39,26 +39,15 @@ def check_kind(config: Any) -> None:
 
 def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
     """The geometry without windows and caps, which are known after the model has run once: see with_attention."""
-    heads = _size(config, "num_attention_heads")
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    hidden = _size(config, "hidden_size")
-    head_dim = getattr(config, "head_dim", None) or hidden // heads
-    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
-        if not isinstance(getattr(config, name, None), int | None):
-            raise ConfigError(f"config.json: {name} differs between layers, which is not supported")
-    if head_dim % 2 or heads % kv_heads:
-        raise ConfigError(
-            f"config.json: {heads} query and {kv_heads} KV heads of {head_dim} elements; the kernels need an even head "
-            "and KV heads that divide the query heads"
-        )
-    layers, positions = _size(config, "num_hidden_layers"), _size(config, "max_position_embeddings")
+    heads, kv_heads, head_dim = _heads(config)
+    layers, hidden = _size(config, "num_hidden_layers"), _size(config, "hidden_size")
     common = HFConfig(
         hidden_size=hidden,
         intermediate_size=getattr(config, "intermediate_size", None) or hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         vocab_size=_size(config, "vocab_size"),
-        max_position_embeddings=positions,
+        max_position_embeddings=_size(config, "max_position_embeddings"),
         dtype=str(getattr(config, "dtype", None) or "float32"),
         eos_token_id=getattr(config, "eos_token_id", None),
     )
@@ -75,23 +64,28 @@ def geometry_of(folder: Path, config: Any, wanted: ModelConfig) -> Geometry:
         norm_eps=0.0,
         activation=Activation(),
         ropes=(RopeScaling("none"),) * layers,  # their modules rotate
-        interleaved=False,
-        multipliers=Multipliers(),
-        learned_positions=False,
-        max_position_embeddings=positions,
+        max_position_embeddings=common.max_position_embeddings,
         sliding_windows=(0,) * layers,
         tie_word_embeddings=bool(getattr(config, "tie_word_embeddings", False)),
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        whole_qk_norm=False,
-        clip_qkv=None,
-        is_parallel=False,
-        head_bias=False,
         eos_token_ids=eos_token_ids(folder, common, wanted.tokenizer),
         dtype=dtype_of(common, wanted.dtype),
     )
+
+
+def _heads(config: Any) -> tuple[int, int, int]:
+    """The numbers of query and KV heads, and the elements of a head. Raises ConfigError if layers differ in them."""
+    heads = _size(config, "num_attention_heads")
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or _size(config, "hidden_size") // heads
+    for name in ("num_attention_heads", "num_key_value_heads", "head_dim"):
+        if not isinstance(getattr(config, name, None), int | None):
+            raise ConfigError(f"config.json: {name} differs between layers, which is not supported")
+    if head_dim % 2 or heads % kv_heads:
+        raise ConfigError(
+            f"config.json: {heads} query and {kv_heads} KV heads of {head_dim} elements; the kernels need an even head "
+            "and KV heads that divide the query heads"
+        )
+    return heads, kv_heads, head_dim
 
 
 def with_attention(geometry: Geometry, options: list[AttentionOptions], head_multiple: int) -> Geometry:
