@@ -93,32 +93,19 @@ class Validation:
 
     def request(self, client: bytes, message: EngineCoreRequest, tenant: Tenant, arrival: int, now: float) -> Request:
         """The request with all its sequences, none of them queued yet. `arrival` counts requests."""
-        params = message.sampling_params
-        if message.priority and not self.use_priority:
-            raise InvalidRequest(
-                f"priority is {message.priority}, but this server's policy is fcfs; leave it out, or start the server "
-                "with --scheduling-policy priority",
-                "priority",
-            )
-        pooling = message.pooling_params
+        params, pooling = message.sampling_params, message.pooling_params
+        self._check_priority(message.priority)
         prompt_len = self._check_prompt(message.prompt_token_ids, self.facts.max_model_len - (pooling is None))
         self.facts.pooling.check(message, prompt_len, self.max_num_batched_tokens)
         params.check_vocabulary(self.facts.vocab_size)
-        if params.structured_outputs is not None:
-            raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
-        if params.best_of is not None:
-            raise InvalidRequest("best_of is for frontends, which send n and choose among the outputs", "best_of")
-        if params.thinking_token_budget is not None and params.thinking_token_budget >= 0:
-            raise InvalidRequest(
-                "thinking_token_budget needs the tokens of the model's tags; a client of tokens sends them as "
-                "thinking=ThinkingBudget(max_tokens, begin, end)",
-                "thinking_token_budget",
-            )
+        _check_no_field_of_frontends(params)
         self._check_adapter(message.adapter)
         self._check_logits_processors(params)
         self._check_logprobs(params, prompt_len)
         token_limit = self._fitting(prompt_len) if pooling else self._token_limit(prompt_len, params.max_tokens)
         outputs = self._resumed_outputs(message, token_limit - prompt_len)
+        stop_ids, eos_ids = self._end_ids(params)
+        self._check_a_token_is_left(params, stop_ids)
         digest = "" if message.adapter is None else message.adapter.digest
         root = chain_root(self.kv_cache.block_size, message.cache_salt, digest)
         params_bytes = len(_encode(params))
@@ -131,11 +118,6 @@ class Validation:
         if message.ttl_s:
             request.deadline_s = now + message.ttl_s
         seed = seed_of(message, self.seed, self.facts.vocab_size)
-        eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
-        if params.grammar is not None:
-            eos_ids |= self.facts.grammar_end_token_ids
-        stop_ids = eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids
-        self._check_a_token_is_left(params, stop_ids)
         hashes = []
         if self.kv_cache.prefix_cache.enabled:
             hashes = chain_blocks(root, message.prompt_token_ids, self.kv_cache.block_size)
@@ -146,6 +128,14 @@ class Validation:
             )
             request.sequences.append(sequence)
         return request
+
+    def _check_priority(self, priority: int) -> None:
+        if priority and not self.use_priority:
+            raise InvalidRequest(
+                f"priority is {priority}, but this server's policy is fcfs; leave it out, or start the server with "
+                "--scheduling-policy priority",
+                "priority",
+            )
 
     def _check_adapter(self, adapter: Adapter | None) -> None:
         if adapter is not None and not self.max_loras:
@@ -205,6 +195,13 @@ class Validation:
                 "prompt_logprobs",
             )
 
+    def _end_ids(self, params: SamplingParams) -> tuple[frozenset[int], frozenset[int]]:
+        """The tokens that end an output, and those of them that are the model's, not the request's."""
+        eos_ids = frozenset() if params.ignore_eos else self.facts.eos_token_ids
+        if params.grammar is not None:
+            eos_ids |= self.facts.grammar_end_token_ids
+        return eos_ids.union(params.stop_token_ids) if params.stop_token_ids else eos_ids, eos_ids
+
     def _check_a_token_is_left(self, params: SamplingParams, stop_ids: frozenset[int]) -> None:
         """Raise InvalidRequest if the sampling rules together forbid every token."""
         forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
@@ -262,3 +259,16 @@ class Validation:
                 )
             self._check_ids(ids, "resume_token_ids")
         return [unpack_ids(ids).tolist() for ids in resumed]
+
+
+def _check_no_field_of_frontends(params: SamplingParams) -> None:
+    if params.structured_outputs is not None:
+        raise InvalidRequest("structured_outputs is for frontends, which send `grammar`", "structured_outputs")
+    if params.best_of is not None:
+        raise InvalidRequest("best_of is for frontends, which send n and choose among the outputs", "best_of")
+    if params.thinking_token_budget is not None and params.thinking_token_budget >= 0:
+        raise InvalidRequest(
+            "thinking_token_budget needs the tokens of the model's tags; a client of tokens sends them as "
+            "thinking=ThinkingBudget(max_tokens, begin, end)",
+            "thinking_token_budget",
+        )

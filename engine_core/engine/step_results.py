@@ -38,28 +38,11 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
     if runs:
         check_ends(plan, runs, bad | failures.keys())
     pooling = _match_pooled(plan, output)
-    decode_tokens = tokens[:num_decode]
 
-    for index in bad & plan.discarded:  # aborted or preempted meanwhile; its blocks may have other owners
-        kv_cache.prefix_cache.invalidate_hashes(plan.decode.sequences[index])
-    decode_bad = {index for index in bad if index < num_decode}
-    decode_failures = {index: failure for index, failure in failures.items() if index < num_decode}
-    results = _apply_decode(plan, decode_tokens, decode_bad, decode_failures)
+    results = _apply_decode(plan, tokens, bad, failures, kv_cache)
     _apply_prompt_logprobs(plan, output)
     for index, chunk in enumerate(sampling, start=num_decode):
-        if chunk.discarded:
-            if index in bad:
-                kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
-            continue
-        if index in bad:
-            results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
-        elif index in failures:
-            results.failed[chunk.sequence] = failures[index]
-        else:
-            chunk.sequence.output.append(tokens[index])
-            results.detailed[chunk.sequence] = 1
-            if (reason := finish_reason(chunk.sequence)) is not None:
-                results.ended[chunk.sequence] = reason
+        _apply_chunk(chunk, tokens[index], results, kv_cache, is_bad=index in bad, failure=failures.get(index))
     for run in runs:
         _apply_run(run, tokens, bad, failures, results, kv_cache)
     if pooling:
@@ -72,6 +55,30 @@ def apply_results(plan: ScheduledStep, output: ModelRunnerOutput, kv_cache: KVCa
         owners = [*plan.decode.sequences, *(chunk.sequence for chunk in sampling), *token_owners(runs)]
         _apply_logprobs(output, owners, results)
     return results
+
+
+def _apply_chunk(
+    chunk: ScheduledChunk,
+    token: int,
+    results: StepResults,
+    kv_cache: KVCache,
+    *,
+    is_bad: bool,
+    failure: RowFailure | None,
+) -> None:
+    """The first token of a prompt, or the next of a sequence that was computed again."""
+    if chunk.discarded:
+        if is_bad:
+            kv_cache.prefix_cache.invalidate_hashes(chunk.sequence)
+    elif is_bad:
+        results.not_finite.append(chunk.sequence)  # the caller strikes its blocks from the cache
+    elif failure is not None:
+        results.failed[chunk.sequence] = failure
+    else:
+        chunk.sequence.output.append(token)
+        results.detailed[chunk.sequence] = 1
+        if (reason := finish_reason(chunk.sequence)) is not None:
+            results.ended[chunk.sequence] = reason
 
 
 def _apply_run(
@@ -115,10 +122,17 @@ def _apply_logprobs(output: ModelRunnerOutput, owners: list[Sequence | None], re
 
 
 def _apply_decode(
-    plan: ScheduledStep, tokens: "array[int]", bad: set[int], failures: dict[int, RowFailure]
+    plan: ScheduledStep, tokens: "array[int]", bad: set[int], failures: dict[int, RowFailure], kv_cache: KVCache
 ) -> StepResults:
-    """The steady path: Python visits a row only if it ends or has logprobs; `append` does the rest."""
-    decode = plan.decode
+    """The steady path: Python visits a row only if it ends or has logprobs; `append` does the rest.
+
+    `tokens`, `bad` and `failures` are those of the whole step, of which the first are decoded.
+    """
+    decode, tokens = plan.decode, tokens[: len(plan.decode)]
+    bad = {index for index in bad if index < len(decode)}
+    failures = {index: failure for index, failure in failures.items() if index < len(decode)}
+    for row in bad & plan.discarded:  # aborted or preempted meanwhile; its blocks may have other owners
+        kv_cache.prefix_cache.invalidate_hashes(decode.sequences[row])
     not_finite = [decode.sequences[index] for index in bad - plan.discarded]
     failed = {decode.sequences[index]: failure for index, failure in failures.items() if index not in plan.discarded}
     decode, tokens = _without(decode, tokens, plan.discarded | bad | failures.keys())

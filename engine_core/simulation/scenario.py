@@ -105,26 +105,8 @@ def draw_scenario(seed: int, *, may_have_tiers: bool = True) -> Scenario:
     rng = random.Random(seed)
     block_size = rng.choice((1, 2, 4, 8))
     max_model_len = rng.randint(8, 64)
-    blocks_of_longest = max_model_len // block_size + 1
-    config = Config(
-        cache=CacheConfig(enable_prefix_caching=rng.random() < 0.7),
-        kv_events=KVEventsConfig("ipc://simulated" if seed % 2 else ""),
-        scheduler=SchedulerConfig(
-            max_num_seqs=rng.randint(1, 8),
-            max_num_batched_tokens=rng.randint(2, 40),
-            policy=rng.choice(("fcfs", "priority")),
-            pipeline_depth=rng.randint(1, 3),
-            max_num_queued_requests=rng.choice((4, 100)),
-            max_unacknowledged_bytes=rng.choice((1 << 28, 1 << 28, 1000, 4000)),
-        ),
-    )
-    facts = ModelFacts(
-        num_blocks=blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest)),
-        block_size=block_size,
-        max_model_len=max_model_len,
-        vocab_size=rng.choice((8, 40, 500)),
-        eos_token_ids=frozenset({EOS}),
-    )
+    config = _draw_config(rng, seed)
+    facts = _draw_facts(rng, block_size, max_model_len)
     max_chunk = config.scheduler.max_num_batched_tokens
     # each draws from a generator of its own, so that the other draws of a seed do not depend on it
     facts = with_groups(facts, max_chunk, random.Random(f"KV groups of {seed}"))
@@ -159,6 +141,32 @@ def draw_scenario(seed: int, *, may_have_tiers: bool = True) -> Scenario:
         return scenario
     config, worker_death = with_tiers(scenario.config, scenario.worker_death, random.Random(f"tiers {seed}"))
     return replace(scenario, config=config, worker_death=worker_death)
+
+
+def _draw_config(rng: random.Random, seed: int) -> Config:
+    return Config(
+        cache=CacheConfig(enable_prefix_caching=rng.random() < 0.7),
+        kv_events=KVEventsConfig("ipc://simulated" if seed % 2 else ""),
+        scheduler=SchedulerConfig(
+            max_num_seqs=rng.randint(1, 8),
+            max_num_batched_tokens=rng.randint(2, 40),
+            policy=rng.choice(("fcfs", "priority")),
+            pipeline_depth=rng.randint(1, 3),
+            max_num_queued_requests=rng.choice((4, 100)),
+            max_unacknowledged_bytes=rng.choice((1 << 28, 1 << 28, 1000, 4000)),
+        ),
+    )
+
+
+def _draw_facts(rng: random.Random, block_size: int, max_model_len: int) -> ModelFacts:
+    blocks_of_longest = max_model_len // block_size + 1
+    return ModelFacts(
+        num_blocks=blocks_of_longest + rng.choice((-1, 0, 2, blocks_of_longest, 3 * blocks_of_longest)),
+        block_size=block_size,
+        max_model_len=max_model_len,
+        vocab_size=rng.choice((8, 40, 500)),
+        eos_token_ids=frozenset({EOS}),
+    )
 
 
 def with_speculation(scenario: Scenario, rng: random.Random) -> Scenario:

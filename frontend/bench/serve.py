@@ -26,59 +26,68 @@ def parse_rates(text: str) -> list[float]:
     return rates
 
 
+_SERVER_OPTIONS = (
+    _option(
+        "Server",
+        "--url",
+        "--base-url",
+        "url",
+        metavar="URL",
+        default="http://127.0.0.1:8000",
+        help="Base URL, with or without /v1, or unix:/path.  [http://127.0.0.1:8000]",
+    ),
+    _option("Server", "--model", metavar="NAME", help="Default: the first model in the server's /v1/models."),
+    _option(
+        "Server",
+        "--api-key",
+        envvar="OPENAI_API_KEY",
+        metavar="KEY",
+        default="",
+        help="API key; preferably set as OPENAI_API_KEY in the environment.",
+    ),
+    _option(
+        "Server",
+        "--api",
+        type=click.Choice(["completions", "chat"]),
+        default="completions",
+        help="The route; chat implies text prompts.  [completions]",
+    ),
+    _option(
+        "Server",
+        "--prompts",
+        type=click.Choice(["tokens", "text"]),
+        default="tokens",
+        help="The form of random prompts; a text has one word per token.  [tokens]",
+    ),
+    count_option("--vocab-size", SMALLEST_VOCABULARY, "Random token ids are below N.", group="Server"),
+    _option(
+        "Server",
+        "--stream/--no-stream",
+        default=True,
+        help="Stream answers; otherwise only end-to-end times are measured.  [--stream]",
+    ),
+    _option("Server", "--ignore-eos/--no-ignore-eos", default=True, help="Request full outputs.  [--ignore-eos]"),
+    _option(
+        "Server",
+        "--temperature",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="T",
+        help="Sampling temperature; 0 is greedy.  [0]",
+    ),
+    _option(
+        "Server",
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=600.0,
+        metavar="SECONDS",
+        help="Seconds after which an answer counts as failed.  [600]",
+    ),
+)
+
+
 def _server_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    url_help = "Base URL, with or without /v1, or unix:/path.  [http://127.0.0.1:8000]"
-    key_help = "API key; preferably set as OPENAI_API_KEY in the environment."
-    stream_help = "Stream answers; otherwise only end-to-end times are measured.  [--stream]"
-    for decorate in reversed(
-        (
-            _option(
-                "Server", "--url", "--base-url", "url", metavar="URL", default="http://127.0.0.1:8000", help=url_help
-            ),
-            _option("Server", "--model", metavar="NAME", help="Default: the first model in the server's /v1/models."),
-            _option("Server", "--api-key", envvar="OPENAI_API_KEY", metavar="KEY", default="", help=key_help),
-            _option(
-                "Server",
-                "--api",
-                type=click.Choice(["completions", "chat"]),
-                default="completions",
-                help="The route; chat implies text prompts.  [completions]",
-            ),
-            _option(
-                "Server",
-                "--prompts",
-                type=click.Choice(["tokens", "text"]),
-                default="tokens",
-                help="The form of random prompts; a text has one word per token.  [tokens]",
-            ),
-            count_option(
-                "--vocab-size",
-                SMALLEST_VOCABULARY,
-                "Random token ids are below N.",
-                group="Server",
-            ),
-            _option("Server", "--stream/--no-stream", default=True, help=stream_help),
-            _option(
-                "Server", "--ignore-eos/--no-ignore-eos", default=True, help="Request full outputs.  [--ignore-eos]"
-            ),
-            _option(
-                "Server",
-                "--temperature",
-                type=click.FloatRange(0),
-                default=0.0,
-                metavar="T",
-                help="Sampling temperature; 0 is greedy.  [0]",
-            ),
-            _option(
-                "Server",
-                "--timeout",
-                type=click.FloatRange(0, min_open=True),
-                default=600.0,
-                metavar="SECONDS",
-                help="Seconds after which an answer counts as failed.  [600]",
-            ),
-        )
-    ):
+    for decorate in reversed(_SERVER_OPTIONS):
         function = decorate(function)
     return function
 

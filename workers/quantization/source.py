@@ -55,24 +55,22 @@ def matrix_source(
     The threads of `pool`, if given, quantize weights to int8 or int4, and unpack codes.
     """
     report = QuantizationReport(dtype.itemsize)
-    plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
-    blocks: BlockFp8Reader | None = None
     found, wanted = read_quantization_config(folder), config.quantization
-    if found is not None and isinstance(found[1], BlockFp8):
-        plain = floats = blocks = _block_fp8(checkpoint, dtype, found[1])
+    plain, floats = _float_readers(checkpoint, dtype, None if found is None else found[1], is_transposed)
+    if found is not None and isinstance(found[1], BlockFp8 | BitsAndBytes):
+        if isinstance(found[1], BitsAndBytes) and wanted == found[0]:
+            wanted = "auto"
         found = None  # to all that quantizes on load its matrices are floats
-    if found is not None and isinstance(found[1], BitsAndBytes):
-        plain, floats = BitsAndBytesReader(checkpoint, dtype), BitsAndBytesReader(checkpoint, dtype, is_transposed)
-        wanted = "auto" if wanted == found[0] else wanted
-        found = None
     if found is None and wanted not in ("auto", *ON_LOAD):
         raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
     if found is not None and wanted not in ("auto", found[0]):
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader: MatrixReader = Mxfp4Reader(checkpoint, floats) if blocks is None else CodedBlockFp8Reader(blocks)
-    if found is not None:
+    reader: MatrixReader = Mxfp4Reader(checkpoint, floats)
+    if isinstance(floats, BlockFp8Reader):
+        reader = CodedBlockFp8Reader(floats)
+    elif found is not None:
         reader = _reader(checkpoint, found[1], floats, pool)
-    head: MatrixReader = plain if found is None and blocks is None else reader
+    head: MatrixReader = plain if isinstance(reader, Mxfp4Reader) else reader
     tables: MatrixReader = plain
     if isinstance(checkpoint, GgufCheckpoint):
         reader = head = GgufReader(checkpoint, plain)
@@ -89,9 +87,19 @@ def matrix_source(
     return MatrixSource(projections, stored, head, tables, quantizes_head, report)
 
 
-def _block_fp8(checkpoint: Checkpoint, dtype: torch.dtype, config: BlockFp8) -> BlockFp8Reader:
-    assert config.weight_block_size is not None  # checked when the configuration was read
-    return BlockFp8Reader(checkpoint, dtype, block=config.weight_block_size)
+def _float_readers(
+    checkpoint: Checkpoint, dtype: torch.dtype, config: QuantizationConfig | None, is_transposed: bool
+) -> tuple[FloatReader, FloatReader]:
+    """Of matrices as they are stored, and of projections: the values of all that `config` lets be read as floats."""
+    match config:
+        case BlockFp8(weight_block_size=block):
+            assert block is not None  # checked when the configuration was read
+            reader = BlockFp8Reader(checkpoint, dtype, block=block)
+            return reader, reader
+        case BitsAndBytes():
+            return BitsAndBytesReader(checkpoint, dtype), BitsAndBytesReader(checkpoint, dtype, is_transposed)
+        case _:
+            return FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
 
 
 def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
@@ -44,26 +45,30 @@ def open_tier(
     def new_mover() -> Mover:
         return Mover(block_memory(cache), checksum(library))
 
-    def find_folders(checksum: Checksum) -> list[tuple[Path, int]]:
-        settings, found = config.kv_tier, list[tuple[Path, int]]()
+    return Tier(rank, partial(_find_folders, config, model, facts, run_dir), new_mover, cpus)
 
-        def add(root: Callable[[], Path], max_bytes: int) -> None:
-            try:
-                if found:  # the weights are not read again for the same name
-                    folder = root() / found[0][0].name
-                else:
-                    folder = folder_of(root(), config, model, weight_files(model), facts, checksum)
-                found.insert(0, (folder, max_bytes))
-            except OSError as error:
-                log.error("a level of the KV tier cannot be used: %s", error)
 
-        if settings.dir:
-            add(lambda: Path(settings.dir), settings.max_bytes)
-        if settings.host_bytes:
-            add(lambda: make_memory_dir(run_dir), settings.host_bytes)
-        return found
+def _find_folders(
+    config: Config, model: Path, facts: tuple[object, ...], run_dir: str, checksum: Checksum
+) -> list[tuple[Path, int]]:
+    """The folder of each level that can be used and its bytes, the nearest level first."""
+    settings, found = config.kv_tier, list[tuple[Path, int]]()
 
-    return Tier(rank, find_folders, new_mover, cpus)
+    def add(root: Callable[[], Path], max_bytes: int) -> None:
+        try:
+            if found:  # the weights are not read again for the same name
+                folder = root() / found[0][0].name
+            else:
+                folder = folder_of(root(), config, model, weight_files(model), facts, checksum)
+            found.insert(0, (folder, max_bytes))
+        except OSError as error:
+            log.error("a level of the KV tier cannot be used: %s", error)
+
+    if settings.dir:
+        add(lambda: Path(settings.dir), settings.max_bytes)
+    if settings.host_bytes:
+        add(lambda: make_memory_dir(run_dir), settings.host_bytes)
+    return found
 
 
 def _check_memory(host_bytes: int, num_ranks: int) -> None:

@@ -8,6 +8,7 @@ applied that step, no new row may read the slot.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
@@ -137,6 +138,19 @@ class FakeWorker:
         assert not set(joins) & set(self._decode_set), "a row joins the decode set twice"
         self._decode_set = sorted(self._decode_set + joins)
 
+    def _sample_row(
+        self, row: FakeRow, position: int, is_bad: Callable[[], bool], tokens: list[int], logprobs: list[RowLogprobs]
+    ) -> bool:
+        """Samples from `position` on, as long as the row's drafts are right. Returns whether all tokens are finite."""
+        while True:
+            bad = is_bad()
+            token = 0 if bad else row.next_token(position, self.vocab_size)
+            self._add_token(row, token, position, tokens, logprobs)
+            if bad or position == len(row.tokens) or row.tokens[position] != token:
+                row.end_with(position, token)
+                return not bad
+            position += 1
+
     def _sample(
         self, plan: SchedulerOutput, work: list[tuple[int, int]], drafted: dict[int, int], ill: set[int]
     ) -> ModelRunnerOutput:
@@ -157,19 +171,11 @@ class FakeWorker:
                 pooled.append(RowPooled(index, None if is_bad else self._vector(row, row.new_row.pooling_params)))
                 continue
             first = len(tokens)
-            position = len(row.tokens) - drafted.get(index, 0)
-            while True:
-                token = row.next_token(position, self.vocab_size)
-                if is_bad := self._is_bad(index, row, num_tokens, ill, plan.step):
-                    nans.append(len(tokens))
-                    token = 0
-                self._add_token(row, token, position, tokens, logprobs)
-                if is_bad or position == len(row.tokens) or row.tokens[position] != token:
-                    break
-                position += 1
-            row.end_with(position, token)
-            if not is_bad:
+            ends = partial(self._is_bad, index, row, num_tokens, ill, plan.step)
+            if self._sample_row(row, len(row.tokens) - drafted.get(index, 0), ends, tokens, logprobs):
                 self._fail(tokens, logprobs, failures)
+            else:
+                nans.append(len(tokens) - 1)
             if index in drafted:
                 sampled.append(len(tokens) - first)
         return ModelRunnerOutput(

@@ -115,34 +115,35 @@ def rotate_and_cache(
     head; a centred norm subtracts the mean. An int8 cache stores each head of a token as codes in -127..127 and a
     scale. Heads in the cache are zero-padded to cached_head_dim(head_dim) elements.
     """
-    keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
-    positions, slots = view.positions, view.slots
+    keys, values = view.cache.keys[layer], view.cache.values[layer]
+    key_scales, value_scales = view.cache.scales_of(layer) or (None, None)
     tokens, heads, head_dim = query.shape
-    cached_heads, block_size = keys.shape[1:3]
-    kv_heads = cached_heads if has_keys else 0
+    block_size = keys.shape[2]
+    kv_heads = keys.shape[1] if has_keys else 0
     _check(projected.dtype, (tokens, (heads + 2 * kv_heads) * head_dim), projected)
     _check(projected.dtype, query.shape, query)
-    _check(
-        torch.int8 if scales else projected.dtype,
-        (len(keys), cached_heads, block_size, cached_head_dim(head_dim)),
-        keys,
-        values,
-    )
-    key_scales, value_scales = scales or (None, None)
-    _check(torch.float32, (len(keys), cached_heads, block_size), key_scales, value_scales)
-    _check(torch.int64, (tokens,), positions, slots)
+    _check_cache(view, layer, tokens, head_dim, projected.dtype)
     _check(torch.float32, (len(angles), head_dim), angles)
     norms, is_per_head = (query_norm, key_norm), query_norm is not None and query_norm.dim() == 2
     for count, of_norm in ((heads, (query_norm, biases[0])), (kv_heads, (key_norm, biases[1]))):
         _check(torch.float32, (count, head_dim) if is_per_head else (head_dim,), *of_norm)
     if query_scales is not None:
         _check(torch.float32, (len(query_scales),), query_scales)
-    places = angles, query_scales, positions, slots, keys, values, key_scales, value_scales
+    places = angles, query_scales, view.positions, view.slots, keys, values, key_scales, value_scales
     pointers = map(pointer, (query, projected, *norms, *biases, *places))
     sizes = tokens, heads, kv_heads, head_dim, block_size, is_per_head * head_dim
     fields = ROTATE(*pointers, *sizes, eps, is_centred, normalises_values, DTYPE_CODES[projected.dtype])
     pool.functions["rotate_and_cache"](pool.handle, fields)
     return query
+
+
+def _check_cache(view: CacheView, layer: int, tokens: int, head_dim: int, dtype: torch.dtype) -> None:
+    keys, scales = view.cache.keys[layer], view.cache.scales_of(layer)
+    blocks, kv_heads, block_size = keys.shape[:3]
+    shape = blocks, kv_heads, block_size, cached_head_dim(head_dim)
+    _check(torch.int8 if scales else dtype, shape, keys, view.cache.values[layer])
+    _check(torch.float32, shape[:3], *(scales or ()))
+    _check(torch.int64, (tokens,), view.positions, view.slots)
 
 
 def _check(dtype: torch.dtype, shape: Sequence[int], *tensors: Tensor | None) -> None:

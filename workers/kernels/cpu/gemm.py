@@ -102,16 +102,9 @@ def gemm(
         fields = GEMM_INT8(*_fields(x.codes, weight, bias, residual, out, segments), *rest)
     else:
         x = _multiplied_rows(x, weight)
+        sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
         product, code = _fields(x, weight, bias, residual, out, segments), DTYPE_CODES[x.dtype]
-        if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-            sums = _take(buffers, "group sums", rows, inputs // weight.group_size) if weight.has_zeros else None
-            fields = GEMM_INT4(*product, pointer(sums), weight.scale_unit, weight.group_size, code)
-        elif weight.format in BLOCK_FORMATS:
-            fields = GEMM_BLOCKS(*product, weight.skipped, code)
-        elif weight.format == WeightFormat.FP8:
-            fields = GEMM_FP8(*product, pointer(weight.scales), weight.scale_inputs)
-        else:
-            fields = GEMM(*product)
+        fields = _fields_of_format(weight, product, pointer(sums), code)
     pool.functions[f"gemm_{weight.format}"](pool.handle, fields)
     return out
 
@@ -152,6 +145,20 @@ def embed_rows(
     sizes = len(ids), table.outputs, table.inputs, DTYPE_CODES[out.dtype]
     pool.functions[f"embed_{table.format}"](pool.handle, EMBED(*pointers, out.stride(0), *sizes, multiplier))
     return out
+
+
+def _fields_of_format(weight: PackedWeight, product: tuple[int, ...], sums: int, code: int) -> bytes:
+    """The parameters of a product with rows that are not quantized, of the dtype with `code`.
+
+    `product`: the fields of GemmParams; `sums`: the address for sums of groups, which zero points need.
+    """
+    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
+        return GEMM_INT4(*product, sums, weight.scale_unit, weight.group_size, code)
+    if weight.format in BLOCK_FORMATS:
+        return GEMM_BLOCKS(*product, weight.skipped, code)
+    if weight.format == WeightFormat.FP8:
+        return GEMM_FP8(*product, pointer(weight.scales), weight.scale_inputs)
+    return GEMM(*product)
 
 
 def _multiplied_rows(x: Tensor | QuantizedRows, weight: PackedWeight) -> Tensor:

@@ -143,12 +143,9 @@ def attention(
     _check(plan, query, keys, values, block_tables, out)
     _check_options(plan, options)
     _check_lengths(plan, row_starts, kv_lens)
-    assert options.scale * key_scale > 0, (options.scale, key_scale)
-    heads, slopes, cap = plan.heads, options.slopes, options.cap
-    scale = options.scale * key_scale
-    before = 2 * LOG2_E * scale / cap if cap else scale
-    to_log2 = LOG2_E if cap or heads.has_alibi else LOG2_E * scale
-    sinks_at, slopes_at = map(pointer, (options.sinks, slopes))
+    heads, cap = plan.heads, options.cap
+    before, to_log2 = _factors(plan, options, key_scale)
+    sinks_at, slopes_at = map(pointer, (options.sinks, options.slopes))
     parts = plan.part_sums.data_ptr(), plan.part_tops.data_ptr(), sinks_at
     lengths = block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()
     grid = plan.blocks, heads.kv_heads, 1
@@ -166,6 +163,15 @@ def attention(
     )
     launcher.launch(merge_kernel(heads), grid, merge)
     return out
+
+
+def _factors(plan: AttentionWork, options: AttentionOptions, key_scale: float) -> tuple[float, float]:
+    """What scores are multiplied by before the cap, if there is one, and then for powers of two."""
+    scale = options.scale * key_scale
+    assert scale > 0, (options.scale, key_scale)
+    if options.cap:
+        return 2 * LOG2_E * scale / options.cap, LOG2_E
+    return scale, LOG2_E if plan.heads.has_alibi else LOG2_E * scale
 
 
 def max_cache_bytes(keys: Tensor) -> int:

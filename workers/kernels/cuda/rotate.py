@@ -51,16 +51,13 @@ def rotate_and_cache(
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape
-    blocks, kv_heads, block_size = keys.shape[:3]
+    kv_heads, block_size = keys.shape[1:3]
     assert code_scales == (1.0, 1.0) or keys.dtype == torch.float8_e4m3fn, code_scales
     assert keys.dtype in (projected.dtype, torch.float8_e4m3fn), keys.dtype
     _check(projected, projected.dtype, tokens, (heads + 2 * kv_heads) * head_dim)
     _check(query, projected.dtype, tokens, heads, head_dim)
-    for cache in (keys, values):
-        _check(cache, keys.dtype, blocks, kv_heads, block_size, head_dim)
+    _check_cache(view, layer, tokens, head_dim)
     _check(angles, torch.float32, len(angles), head_dim)
-    for indices in (positions, slots):
-        _check(indices, torch.int64, tokens)
     is_per_head = query_norm is not None and query_norm.dim() == 2
     for count, of_norm in ((heads, (query_norm, biases[0])), (kv_heads, (key_norm, biases[1]))):
         for norm in of_norm:
@@ -74,6 +71,14 @@ def rotate_and_cache(
         params = RopeKvWriteParams(*pointers, is_per_head * head_dim // 8, eps, *factors)
         launcher.launch(kernel, (tokens, 1, 1), params)
     return query
+
+
+def _check_cache(view: CacheView, layer: int, tokens: int, head_dim: int) -> None:
+    keys, values = view.cache.keys[layer], view.cache.values[layer]
+    for cache in (keys, values):
+        _check(cache, keys.dtype, *keys.shape[:3], head_dim)
+    for indices in (view.positions, view.slots):
+        _check(indices, torch.int64, tokens)
 
 
 @functools.cache

@@ -57,18 +57,10 @@ def expert_gemm(
         fields = GEMM_INT8(*_product(codes, weight, bias, out), *rest, *slices)
     else:
         assert x.dtype in ROW_DTYPES[weight.format], (weight.format, x.dtype)
+        groups = weight.inputs // weight.group_size if weight.has_zeros else 0
+        group_sums = buffers.take("group sums", places, groups, torch.float32) if groups else None
         product, code = _product(x, weight, bias, out), DTYPE_CODES[x.dtype]
-        if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-            groups = weight.inputs // weight.group_size
-            sums_of = buffers.take("group sums", places, groups, torch.float32).data_ptr() if weight.has_zeros else 0
-            fields = GEMM_INT4(*product, sums_of, weight.scale_unit, weight.group_size, code, *slices)
-        elif weight.format in BLOCK_FORMATS:
-            fields = GEMM_BLOCKS(*product, weight.skipped, code, *slices)
-        elif weight.format == WeightFormat.FP8:
-            assert weight.scales is not None
-            fields = GEMM_FP8(*product, weight.scales.data_ptr(), weight.scale_inputs, *slices)
-        else:
-            fields = GEMM(*product, *slices)
+        fields = _fields_of_format(weight, product, slices, pointer(group_sums), code)
     pool.functions[f"expert_gemm_{weight.format}"](pool.handle, fields)
     return out
 
@@ -91,6 +83,19 @@ def _quantized(pool: Pool, x: Tensor, routing: Routing, buffers: Buffers) -> tup
     fields = QUANTIZE(*pointers, x.stride(0), stride, places, inputs, DTYPE_CODES[x.dtype], routing.count_address)
     pool.functions["quantize_counted"](pool.handle, fields)
     return codes, scales, sums
+
+
+def _fields_of_format(
+    weight: PackedWeight, product: tuple[int, ...], slices: tuple[int, int], sums: int, code: int
+) -> bytes:
+    """As in `gemm`."""
+    if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
+        return GEMM_INT4(*product, sums, weight.scale_unit, weight.group_size, code, *slices)
+    if weight.format in BLOCK_FORMATS:
+        return GEMM_BLOCKS(*product, weight.skipped, code, *slices)
+    if weight.format == WeightFormat.FP8:
+        return GEMM_FP8(*product, pointer(weight.scales), weight.scale_inputs, *slices)
+    return GEMM(*product, *slices)
 
 
 def _product(x: Tensor, weight: PackedWeight, bias: Tensor | None, out: Tensor) -> tuple[int, ...]:
