@@ -55,19 +55,6 @@ def parts_for(executor: Executor) -> list[Part]:
     model = (python, "scripts/demo_model/check_device_model.py", "--device", device)
     bits = "fp8" if executor == "cuda" else "int8"
     coded = ("--quantization", bits, "--kv-cache-dtype", bits)
-    peer = (python, "scripts/models/bench_peer_throughput.py", "--device", device)
-    bench = (python, "scripts/kernel_speed/bench_cuda.py", "--executor", executor)
-    whole = (python, "scripts/kernel_speed/bench_device_model.py")
-    sanitizers = [
-        Part(
-            tool,
-            f"the checks of all kernels under compute-sanitizer's {tool}",
-            (SANITIZER, "--tool", tool, "--error-exitcode", "9", *checks),
-            100,
-            SANITIZER,
-        )
-        for tool in ("memcheck", "racecheck")
-    ]
     return [
         Part("selftest", "every primitive: device, emulator and definition agree", (*pytest, SELFTEST), 90),
         Part(
@@ -76,11 +63,25 @@ def parts_for(executor: Executor) -> list[Part]:
             (*pytest, "-n", "4", "tests/cuda", f"--deselect={SELFTEST}"),
             100,
         ),
-        *sanitizers,
+        *(sanitizer(tool, checks) for tool in ("memcheck", "racecheck")),
         Part("parity", "the demo model's logprobs compared with transformers'", (*model, "parity"), 80),
         Part("determinism", "the same requests alone, together and in chunks", (*model, "determinism"), 80),
         Part("determinism-fp8", "the same with weights and KV cache in fp8", (*model, "determinism", *coded), 80),
         Part("recovery", "the same while a worker, the engine core, and both are killed", (*model, "recovery"), 60),
+        *benchmarks(executor, device),
+    ]
+
+
+def sanitizer(tool: str, checks: tuple[str, ...]) -> Part:
+    what = f"the checks of all kernels under compute-sanitizer's {tool}"
+    return Part(tool, what, (SANITIZER, "--tool", tool, "--error-exitcode", "9", *checks), 100, SANITIZER)
+
+
+def benchmarks(executor: Executor, device: str) -> list[Part]:
+    peer = (sys.executable, "scripts/models/bench_peer_throughput.py", "--device", device)
+    bench = (sys.executable, "scripts/kernel_speed/bench_cuda.py", "--executor", executor)
+    whole = (sys.executable, "scripts/kernel_speed/bench_device_model.py")
+    return [
         Part("decode", "attention of single tokens", (*bench, "decode"), 60),
         Part("prefill", "attention of prompts", (*bench, "prefill"), 60),
         Part("elementwise", "rotation and cache write, norm, gate", (*bench, "elementwise"), 40),

@@ -57,17 +57,17 @@ def serve(config: Config, without_effect: Sequence[str] = ()) -> int:
         config, is_demo = with_local_model(config)
         on_refusal.pop_all()
     raise_open_files_limit()
-    url = http_url(config.server, http_socket)
     supervisor = Supervisor(config, http_socket)
     bar = LoadingBar(write=partial(lines.write, end=""))
 
     def show_banner(facts: dict[str, str]) -> None:
         bar.clear()
+        shown = config, facts, http_url(config.server, http_socket), supervisor.run_dir
         if in_json():
-            rows = banner_rows(config, facts, url, supervisor.run_dir, is_demo=is_demo)
-            log.info("paged-serve is ready", extra={"fields": {"facts": dict(rows)}})
-            return
-        lines.write(banner(config, facts, url, supervisor.run_dir, is_demo=is_demo, colour=in_colour(sys.stderr)))
+            rows = dict(banner_rows(*shown, is_demo=is_demo))
+            log.info("paged-serve is ready", extra={"fields": {"facts": rows}})
+        else:
+            lines.write(banner(*shown, is_demo=is_demo, colour=in_colour(sys.stderr)))
 
     with supervisor.signals():
         supervisor.start()

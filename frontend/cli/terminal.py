@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from paged_serve.protocol.errors import EngineDead
+from paged_serve.protocol.messages.config import Config
 
 from ..config.options import config_options, resolve
 from .http_client import HttpClient
@@ -66,18 +67,9 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
     config, is_demo = with_local_model(resolved.config)
     with tempfile.TemporaryDirectory(prefix="paged-serve-") as folder:
         path = os.path.join(folder, "http.sock")
-        own = msgspec.structs.replace(
-            config.server,
-            uds=path,
-            api_keys=(),
-            num_frontends=1,
-            log_level=quiet,
-            wake_supervisor=False,  # ctrl-Z is meant to halt it here
-        )
-        alone = msgspec.structs.replace(config.parallel, standby_workers=False)
-        config = msgspec.structs.replace(config, server=own, parallel=alone)
+        config = _for_this_terminal(config, path, quiet)
         bar = LoadingBar()
-        supervisor = Supervisor(config, open_http_socket(own))
+        supervisor = Supervisor(config, open_http_socket(config.server))
         supervisor.start()
         try:
             supervisor.wait_ready(on_progress=bar)
@@ -91,6 +83,19 @@ def server(flags: dict[str, Any]) -> Iterator[tuple[HttpClient, str]]:
             click.echo("demo model: not a useful assistant", err=True)
         with _supervised(supervisor):
             yield HttpClient(f"unix:{path}"), config.model.served_model_names[0]
+
+
+def _for_this_terminal(config: Config, path: str, log_level: str) -> Config:
+    own = msgspec.structs.replace(
+        config.server,
+        uds=path,
+        api_keys=(),
+        num_frontends=1,
+        log_level=log_level,
+        wake_supervisor=False,  # ctrl-Z is meant to halt it here
+    )
+    alone = msgspec.structs.replace(config.parallel, standby_workers=False)
+    return msgspec.structs.replace(config, server=own, parallel=alone)
 
 
 @contextmanager

@@ -160,13 +160,12 @@ class Service:
         run_dir: str = "",
         buffers: BufferBudget | None = None,
     ) -> "Service":
-        """`index`: of this frontend, whose metrics are merged with those of the others in `run_dir`. `buffers`: None
-        creates a separate budget.
+        """Raises ConfigError if the tokenizer is unsuitable for the model's tasks.
 
-        Raises ConfigError if the tokenizer is unsuitable for the model's tasks.
+        The metrics of frontend `index` are merged with those of the others in `run_dir`. `buffers`: None for its own.
         """
-        config = text.config
         text.tokenizer.check_tasks(engine.limits.tasks)
+        config = text.config
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
         names = config.model.served_model_names or (Path(config.model.model).name,)
         encoder = PromptEncoder(text.tokenizer, config.server.allow_special_tokens)

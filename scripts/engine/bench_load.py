@@ -71,6 +71,10 @@ def write_model(folder: Path, form: str) -> None:
         tensors |= projection(f"{name}.mlp.down_proj", HIDDEN, FFN)
         tensors |= {f"{name}.{norm}_layernorm.weight": weight(HIDDEN) for norm in ("input", "post_attention")}
     save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config_of(form)))
+
+
+def config_of(form: str) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -91,7 +95,7 @@ def write_model(folder: Path, form: str) -> None:
     quantization = {"quant_method": form, "bits": 4, "group_size": GROUP, "desc_act": False, "version": "gemm"}
     if form in ("gptq", "awq"):
         config["quantization_config"] = quantization
-    (folder / "config.json").write_text(json.dumps(config))
+    return config
 
 
 def first_touch(nbytes: int) -> float:

@@ -97,7 +97,7 @@ class Rows:
         return 1e3 * (time.perf_counter() - started)
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
@@ -107,7 +107,22 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(LINEAR))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quantization", default="auto")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def medians(ways: dict[str, Rows], rounds: int) -> dict[str, float]:
+    """Milliseconds of a decode step in each way, measured in turn."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 2):
+        for name, rows in ways.items():
+            took = rows.decode()
+            if turn > 1:  # earlier ones record the kernels
+                times[name].append(took)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def main() -> None:
+    options = parse()
     torch.set_num_threads(1)
     keep_freed_memory()
     library = cpu.best_library()
@@ -129,13 +144,7 @@ def main() -> None:
             "one adapter": Rows(model, [1] * count, length),
             "mixed": Rows(model, [1 + row % options.adapters for row in range(count)], length),
         }
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(options.rounds + 2):
-            for name, rows in ways.items():
-                took = rows.decode()
-                if turn > 1:  # earlier ones record the kernels
-                    times[name].append(took)
-        results[count] = {name: statistics.median(each) for name, each in times.items()}
+        results[count] = medians(ways, options.rounds)
         base = results[count]["base"]
         shown = ", ".join(f"{name} {value:.2f} ({value / base - 1:+.1%})" for name, value in results[count].items())
         print(f"{count} rows: {shown}")

@@ -83,7 +83,14 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
         values |= {"sequence_breakers": ("é", ":")[:rows]}
     elif cls is ThinkingBudget:
         values |= {name: tuple(rng.randrange(99) for _ in range(rng.randint(1, 3))) for name in ("begin", "end")}
-    elif cls is RowLogprobs:
+    else:
+        _constrain_steps(cls, values, rng, rows, k)
+    return values
+
+
+def _constrain_steps(cls: Any, values: dict[str, Any], rng: random.Random, rows: int, k: int) -> None:
+    """The same for messages between a core and its workers, and of requests."""
+    if cls is RowLogprobs:
         values |= {name: column(rng, k + 1) for name in ("token_ids", "logprobs")}
     elif cls is SchedulerOutput:
         values |= {"extended_tables": column(rng, rows), "extended_block_ids": column(rng, rows)}
@@ -108,7 +115,6 @@ def constrained(cls: Any, values: dict[str, Any], rng: random.Random) -> dict[st
     elif cls is EngineCoreRequest:
         resumed = rng.choice([0, values["sampling_params"].n])
         values |= {"resume_token_ids": tuple(column(rng, rng.randint(0, 3)) for _ in range(resumed))}
-    return values
 
 
 def value_of(info: Any, rng: random.Random) -> Any:

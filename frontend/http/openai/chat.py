@@ -7,12 +7,13 @@ from dataclasses import replace
 from msgspec import UNSET
 
 from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ...admission import check_num_prompt_logprobs, check_num_shown_prompt_tokens, fitting_max_tokens
 from ...client.streams.deltas import TokenLogprobs
 from ...conversation.messages import continued_text
 from ...parsers.events import Content
-from ...parsers.output_reading import output_reading
+from ...parsers.output_reading import OutputReading, output_reading
 from ...parsers.thinking import with_thinking
 from ...parsers.tool_choice import tool_choice_of
 from ..exchange.sse import DONE, AnswerHead, Frames
@@ -69,6 +70,18 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     if choice.callable and formats.tools is None:
         warnings = [*warnings, NO_FORMAT]
     params = await service.off_loop(size_of_work(body, len(raw)), chat_params, service, body, max_tokens, grammar)
+    params = _checked_params(service, body, params, ids, reading)
+    return Prompt(array("i", ids), params, continued if body.echo else None, warnings, reading)
+
+
+def _checked_params(
+    service: Service,
+    body: ChatCompletionRequest,
+    params: SamplingParams,
+    ids: Sequence[int],
+    reading: OutputReading | None,
+) -> SamplingParams:
+    """`params` with the budget of thinking, for the prompt `ids`."""
     begins = reading is not None and reading.begins_in_reasoning
     ends = frozenset[str]() if reading is None else reading.reasoning_calls
     params = with_thinking(params, service.formats, service.tokenizer, ids, begins=begins, calls=ends)
@@ -76,7 +89,7 @@ async def chat_prompt(service: Service, body: ChatCompletionRequest, raw: bytes,
     check_num_prompt_logprobs(params, len(ids))
     if body.return_token_ids:  # in a stream each choice begins with the prompt's tokens
         check_num_shown_prompt_tokens(len(ids) * params.n, "return_token_ids")
-    return Prompt(array("i", ids), params, continued if body.echo else None, warnings, reading)
+    return params
 
 
 def _check_support(body: ChatCompletionRequest) -> None:
@@ -87,6 +100,11 @@ def _check_support(body: ChatCompletionRequest) -> None:
         )
     if body.echo and not body.continue_final_message:
         raise InvalidRequest("echo needs continue_final_message to be true: it repeats the continued text", "echo")
+
+
+def _empty_choice(index: int) -> answers.ChatChoice:
+    message = answers.ChatAnswerMessage(role="assistant", content=None)
+    return answers.ChatChoice(index=index, message=message, logprobs=None, finish_reason=None, stop_reason=None)
 
 
 class ChatWriter:
@@ -130,16 +148,7 @@ class ChatWriter:
     async def answer(self, head: AnswerHead) -> answers.ChatCompletion:
         """The whole answer."""
         choices = self._choices(head.answer_id)
-        whole = [
-            answers.ChatChoice(
-                index=choice.index,
-                message=answers.ChatAnswerMessage(role="assistant", content=None),
-                logprobs=None,
-                finish_reason=None,
-                stop_reason=None,
-            )
-            for choice in choices
-        ]
+        whole = [_empty_choice(choice.index) for choice in choices]
         messages = [MessageBuilder() for _ in whole]
         for message, prompt in zip(messages, self._prompts, strict=True):
             message.add([Content(prompt.text)] if prompt.text else [])

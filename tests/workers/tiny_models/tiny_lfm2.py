@@ -10,6 +10,22 @@ from .tiny_model import FFN, HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE
 
 LAYERS = ("conv", "full_attention", "conv", "conv", "full_attention")
 WIDTH = 7  # its states take more than a block of 16 tokens of one KV head
+CONFIG = {
+    "architectures": ["Lfm2ForCausalLM"],
+    "model_type": "lfm2",
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 1,
+    "block_ff_dim": FFN,
+    "block_auto_adjust_ff_dim": False,
+    "num_hidden_layers": len(LAYERS),
+    "layer_types": LAYERS,
+    "conv_L_cache": WIDTH,
+    "conv_bias": False,
+    "norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "eos_token_id": 2,
+}
 
 
 def write_tiny_lfm2(
@@ -46,24 +62,7 @@ def write_tiny_lfm2(
         tensors |= {f"{name}{part}.weight": weight(*shape, scale=scale) for part, shape in shapes.items()}
         tensors |= {f"{name}{norm}.weight": torch.ones(HIDDEN, dtype=dtype) for norm in ("operator_norm", "ffn_norm")}
     save_file(tensors, folder / "model.safetensors")
-    config = {
-        "architectures": ["Lfm2ForCausalLM"],
-        "model_type": "lfm2",
-        "dtype": str(dtype).removeprefix("torch."),
-        "vocab_size": vocab_size,
-        "hidden_size": HIDDEN,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": 1,
-        "block_ff_dim": FFN,
-        "block_auto_adjust_ff_dim": False,
-        "num_hidden_layers": len(LAYERS),
-        "layer_types": LAYERS,
-        "conv_L_cache": WIDTH,
-        "conv_bias": False,
-        "max_position_embeddings": max_position_embeddings,
-        "norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "eos_token_id": 2,
-    }
+    sizes = {"vocab_size": vocab_size, "max_position_embeddings": max_position_embeddings}
+    config = CONFIG | sizes | {"dtype": str(dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)

@@ -75,6 +75,18 @@ def _clear_started(views: Sequence[CacheView], tensors: Sequence[Tensor]) -> Non
                 values[started] = 0
 
 
+def _change_scores(scores: Tensor, tiles: TileBatch, options: AttentionOptions, num_heads: int) -> None:
+    """Apply the cap, and add what depends on distances, to `scores` [tiles, kv_heads, queries, TILE_KEYS]."""
+    kv_heads = scores.shape[1]
+    if options.cap:
+        capped(scores, options.cap)
+    if options.slopes is not None:
+        scores.add_(_per_query(options.slopes, kv_heads, tiles.strip_tokens).unsqueeze(-1) * tiles.distances)
+    if options.bias is not None:
+        heads = _per_query(torch.arange(num_heads, device=scores.device), kv_heads, tiles.strip_tokens)
+        scores.add_(options.biases(heads.unsqueeze(-1), tiles.distances))
+
+
 def _attend_tiles(
     tiles: TileBatch,
     keys: Tensor,
@@ -92,13 +104,7 @@ def _attend_tiles(
 
     per_tile = queries[tiles.strip_of_tile].view(num_tiles * kv_heads, num_queries, head_dim)
     weights = torch.bmm(per_tile, _gather(keys, tiles.pages).transpose(1, 2)).view(*shape, TILE_KEYS)
-    if options.cap:
-        capped(weights, options.cap)
-    if options.slopes is not None:
-        weights.add_(_per_query(options.slopes, kv_heads, tiles.strip_tokens).unsqueeze(-1) * tiles.distances)
-    if options.bias is not None:
-        heads = _per_query(torch.arange(query.shape[1], device=query.device), kv_heads, tiles.strip_tokens)
-        weights.add_(options.biases(heads.unsqueeze(-1), tiles.distances))
+    _change_scores(weights, tiles, options, query.shape[1])
     if gains is not None:
         weights.add_(gains)
     weights.masked_fill_(tiles.hidden, -math.inf)

@@ -85,10 +85,6 @@ def _loaded(
     omit_masks(found)
     paged = PagedAttention(attention, ops, backend.ops(rotating), angles, heads.num_heads, options)
     hold(base, paged)
-    code = f"transformers {version()}" + (
-        "" if type(model).__module__.startswith("transformers.") else " folder's code"
-    )
-    versions = f"{code} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     loaded = TransformersModel(
         geometry=with_attention(geometry, options, attention.head_multiple),
         tp_size=size,
@@ -100,9 +96,15 @@ def _loaded(
         weights_bytes=weights_bytes,
         quantization=facts,
         pooling=pooling,
-        libraries=versions,
+        libraries=_libraries(model),
     )
     return _checked(loaded, [*ours, paged], plain_decoder(loaded, options), num_positions)
+
+
+def _libraries(model: Any) -> str:
+    """What the bits of the model's modules depend on."""
+    code = "" if type(model).__module__.startswith("transformers.") else " folder's code"
+    return f"transformers {version()}{code} torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _with_weights(

@@ -90,6 +90,16 @@ class Workload:
     client_pace: float  # the probability per tick that the client reads a message
 
 
+def _with_later_choices(choice: ModelChoice, seed: int) -> ModelChoice:
+    """Each is drawn from a generator of its own, so that the other draws of a seed do not depend on it."""
+    if choice.threads == 1:
+        choice = replace(choice, ranks=_draw_ranks(random.Random(f"ranks {seed}"), choice))
+    if choice.checkpoint != "llama-float32" and random.Random(f"dtype {seed}").random() < 0.3:
+        choice = replace(choice, dtype="float16")
+    orders: tuple[cpu.Summation, ...] = ("dot", "tile")
+    return replace(choice, summation=random.Random(f"summation {seed}").choice(orders))
+
+
 def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -> Workload:
     """A mixed workload, a crowded one (short prompts with long outputs in a small cache), or a pair on two threads.
 
@@ -97,13 +107,7 @@ def draw_workload(seed: int, form: Form | None = None, isa: str | None = None) -
     """
     rng = random.Random(seed)
     kind = rng.choices(("mixed", "crowded", "pair"), (60, 36, 4))[0]
-    choice = _draw_choice(rng, kind)
-    if choice.threads == 1:
-        choice = replace(choice, ranks=_draw_ranks(random.Random(f"ranks {seed}"), choice))
-    if choice.checkpoint != "llama-float32" and random.Random(f"dtype {seed}").random() < 0.3:
-        choice = replace(choice, dtype="float16")
-    orders: tuple[cpu.Summation, ...] = ("dot", "tile")
-    choice = replace(choice, summation=random.Random(f"summation {seed}").choice(orders))
+    choice = _with_later_choices(_draw_choice(rng, kind), seed)
     if form is not None:
         choice = _in_form(choice, form)
     if isa is not None:
