@@ -2,7 +2,7 @@
 //
 // Algorithm  weight = bfloat16(float(code) * scale): one product in float, rounded once to nearest even. This is how a
 //            checkpoint is dequantized, so a product has the bits of the dequantized weight's. Codes of NaN, and scales
-//            with which a value could be denormal or infinite, are not packed (workers/backends/cpu/fp8_product.py).
+//            with which a value could be denormal or infinite, are not packed (workers/backends/cpu/products/fp8_product.py).
 //            With VBMI the 128 magnitudes, times the scale if the panel's outputs have one, are a table of bytes in
 //            four registers (values.h); with AVX2 a table of fractions is shuffled if the outputs have one scale,
 //            otherwise magnitudes are multiplied as raised.h says.

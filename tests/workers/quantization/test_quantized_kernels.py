@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.workers.backends.cpu.packed_linear import PackedLinear
+from paged_serve.workers.backends.cpu.products.packed_linear import PackedLinear
 from paged_serve.workers.backends.torch.quantized_linear import TorchInt8Linear
 from paged_serve.workers.checkpoint.packed_weight import WeightFormat
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight

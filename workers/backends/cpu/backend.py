@@ -31,15 +31,16 @@ from ...layers.rotary import Rotary
 from ...layers.streams.stream_ops import StreamOps
 from ...sampling.passes import Passes
 from .adapters import CpuAdapterOps
-from .attention import CpuLatentHeads, CpuPagedAttention
-from .fp8_product import is_fp8_product
+from .attention import CpuPagedAttention
+from .latent import CpuLatentHeads
 from .ops import CpuOps
-from .packed_experts import PackedExperts
-from .packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
+from .products.fp8_product import is_fp8_product
+from .products.packed_experts import PackedExperts
+from .products.packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
+from .products.segments import has_whole_segments, in_segments, is_cut, segments_of_rank
 from .recorded_forward import RecordedForward
 from .recurrences import CpuRecurrences, CpuSelectiveScan
 from .sampling import CpuPasses
-from .segments import has_whole_segments, in_segments, is_cut, segments_of_rank
 from .streams import CpuStreamOps
 
 QUEUED_WEIGHTS_BYTES = 64 << 20  # so many evict Python's objects from a core's caches, layer by layer

@@ -13,7 +13,7 @@ from ...kernels.cpu.loading import packed
 from ...kernels.cpu.recurrent.factors import copy_rows, scale_columns
 from ...layers.embedding import Table
 from ...layers.streams.stream_ops import NO_EPS, Deviations
-from .packed_linear import PackedTable
+from .products.packed_linear import PackedTable
 
 HALF_PRODUCT = Activation("clamped", is_gated=True, slope=0.0, limit=3e38)  # x * (y + 1) / 2
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from paged_serve.workers.backends.cpu.fp8_product import LARGEST_SCALE, LEAST_SCALE, is_fp8_product
+from paged_serve.workers.backends.cpu.products.fp8_product import LARGEST_SCALE, LEAST_SCALE, is_fp8_product
 from paged_serve.workers.checkpoint.experts import Experts
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
 from paged_serve.workers.checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, joined

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.workers.backends.cpu.segments import in_segments, segments_of_rank
+from paged_serve.workers.backends.cpu.products.segments import in_segments, segments_of_rank
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight
 from paged_serve.workers.kernels.cpu.gemm import gemm, sum_parts
 from paged_serve.workers.kernels.cpu.packing import pack

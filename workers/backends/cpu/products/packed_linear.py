@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.packed_weight import PackedWeight
-from ...distributed.tensor_parallel import TensorParallelGroup
-from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.gemm import embed_rows, gemm, sum_parts
-from ...kernels.cpu.library import Pool
+from ....checkpoint.packed_weight import PackedWeight
+from ....distributed.tensor_parallel import TensorParallelGroup
+from ....kernels.cpu.buffers import Buffers
+from ....kernels.cpu.gemm import embed_rows, gemm, sum_parts
+from ....kernels.cpu.library import Pool
 
 
 class PackedLinear:

@@ -2,9 +2,9 @@
 
 import torch
 
-from ...checkpoint.blocks.fp8_codes import are_numbers
-from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight
-from ...kernels.cpu.packing import WORD_INPUTS
+from ....checkpoint.blocks.fp8_codes import are_numbers
+from ....checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight
+from ....kernels.cpu.packing import WORD_INPUTS
 
 # With scales in this range, or zero, codes times scales are not denormal in bfloat16, and the factors of
 # csrc/cpu/fp8/raised.h are finite.

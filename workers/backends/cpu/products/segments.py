@@ -6,10 +6,10 @@ the number of ranks. A single rank holds all of them, each of two ranks holds ha
 
 from dataclasses import replace
 
-from ...checkpoint.blocks.block_weight import GROUP_INPUTS, BlockWeight
-from ...checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight
-from ...checkpoint.weight_forms import GroupedWeight, StoredWeight, Weight
-from ...kernels.cpu.packing import OCTET, WORD_INPUTS
+from ....checkpoint.blocks.block_weight import GROUP_INPUTS, BlockWeight
+from ....checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight
+from ....checkpoint.weight_forms import GroupedWeight, StoredWeight, Weight
+from ....kernels.cpu.packing import OCTET, WORD_INPUTS
 
 COUNTS = (4, 2)
 

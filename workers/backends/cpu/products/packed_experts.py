@@ -3,23 +3,23 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.experts import NUM_SHARES, Experts
-from ...checkpoint.geometry import Activation
-from ...checkpoint.packed_weight import PackedWeight
-from ...distributed.tensor_parallel import TensorParallelGroup
-from ...kernels.cpu.buffers import Buffers
-from ...kernels.cpu.elementwise import activate
-from ...kernels.cpu.experts.products import activate_places, expert_gemm
-from ...kernels.cpu.experts.routing import (
+from ....checkpoint.experts import NUM_SHARES, Experts
+from ....checkpoint.geometry import Activation
+from ....checkpoint.packed_weight import PackedWeight
+from ....distributed.tensor_parallel import TensorParallelGroup
+from ....kernels.cpu.buffers import Buffers
+from ....kernels.cpu.elementwise import activate
+from ....kernels.cpu.experts.products import activate_places, expert_gemm
+from ....kernels.cpu.experts.routing import (
     Routing,
     add_shared_expert,
     combine_experts,
     dispatch_rows,
     route_experts,
 )
-from ...kernels.cpu.gemm import gemm, sum_parts
-from ...kernels.cpu.library import Pool
-from ...layers.feed_forward import ExpertWeights
+from ....kernels.cpu.gemm import gemm, sum_parts
+from ....kernels.cpu.library import Pool
+from ....layers.feed_forward import ExpertWeights
 
 
 class PackedExperts:

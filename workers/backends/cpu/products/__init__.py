@@ -1,0 +1,1 @@
+"""Products with packed weights, in parts that ranks share."""
