@@ -27,14 +27,19 @@ class Experts:
     jitter: float = 0.0  # sparse_mixer
     weighs_inputs: bool = False  # weights multiply the experts' inputs instead of their outputs
     shared_size: int = 0  # intermediate size of the shared expert; 0: there is none
-    has_shared_gate: bool = False  # the shared expert's output is multiplied by the sigmoid of a projection
-    averages_shared: bool = False  # the result is the mean of both; that gate is then sigmoid(0)
+    # gated: its output is multiplied by the sigmoid of a projection. mean: of both, where that gate is sigmoid(0).
+    shared_as: Literal["sum", "gated", "mean"] = "sum"
     router_bias: bool = False
     biases: bool = False  # of the experts' projections
     has_factors: bool = False  # each expert's weights are multiplied by a learned number at the end
     is_beside_dense: bool = (
         False  # the layer also has a dense feed-forward; each has norms of its own, and so the router
     )
+
+    @property
+    def has_shared_gate(self) -> bool:
+        """Whether the router's last column is the shared expert's gate."""
+        return self.shared_as != "sum"
 
     def check(self) -> None:
         """Raises ConfigError naming the field of config.json that is out of range."""

@@ -18,7 +18,7 @@ ROUTERS = {
     "more groups than experts of a token": Experts(36, 2, 64, "sigmoid", groups=18, top_groups=5, has_correction=True),
     "groups by their best": Experts(40, 3, 64, groups=8, top_groups=3),
     "groups of one": Experts(40, 3, 64, groups=40, top_groups=7),
-    "gate": Experts(88, 3, 64, shared_size=8, has_shared_gate=True),
+    "gate": Experts(88, 3, 64, shared_size=8, shared_as="gated"),
     "one of one": Experts(1, 1, 64),
     "all": Experts(7, 7, 64, renormalises=True),
     "sparse mixer": Experts(48, 3, 64, "sparse_mixer", jitter=0.1),

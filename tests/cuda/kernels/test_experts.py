@@ -87,9 +87,7 @@ def test_sums_have_the_bits_of_their_formula_on_any_number_of_ranks(launcher, de
 # ---- the whole feed-forward ----
 
 HIDDEN, SIZE = 64, 40
-MIXTURE = Experts(
-    12, 3, SIZE, "sigmoid", True, 1.5, 4, 2, True, shared_size=64, has_shared_gate=True, router_bias=False
-)
+MIXTURE = Experts(12, 3, SIZE, "sigmoid", True, 1.5, 4, 2, True, shared_size=64, shared_as="gated", router_bias=False)
 SILU = Activation("silu")
 
 
@@ -125,7 +123,7 @@ def mixture(launcher, group=ALONE, *, shared=True, **options):
     if not shared:
         router = backend.head(weights.router.weight[: MIXTURE.count].contiguous())
         weights = replace(weights, router=router, shared_gate_up=None, shared_down=None)
-        experts = replace(MIXTURE, shared_size=0, has_shared_gate=False)
+        experts = replace(MIXTURE, shared_size=0, shared_as="sum")
     return backend.experts(experts, SILU, weights, group)
 
 

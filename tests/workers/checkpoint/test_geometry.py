@@ -184,12 +184,12 @@ def test_dense_layers_of_command_a_plus_have_a_pattern_of_their_own(tmp_path):
     assert found.sliding_windows == (0, 0, 16, 16, 16, 0)
     assert [rope.kind for rope in found.ropes] == ["default"] * 5 + ["none"]
     assert [each is None for each in found.experts] == [True, True, False, False, False, False]
-    assert (found.experts[2].scale, found.experts[2].averages_shared) == (0.5, True)
+    assert (found.experts[2].scale, found.experts[2].shared_as) == (0.5, "mean")
     options |= {"prefix_dense_sliding_window_pattern": 2, "shared_expert_combination_strategy": "sum"}
     found = geometry(tmp_path, **COHERE2_MOE, **options)
     assert found.sliding_windows == (16, 0, 16, 16, 16, 0)
     assert [rope.kind for rope in found.ropes] == ["default", "none", *["default"] * 3, "none"]
-    assert (found.experts[2].scale, found.experts[2].averages_shared) == (1.0, False)
+    assert (found.experts[2].scale, found.experts[2].shared_as) == (1.0, "sum")
     assert (found.norm, found.norm_eps) == ("unbiased_layer", 1e-5)
     rms = {"layer_norm_eps": 1e-5, "rms_norm_eps": 1e-6}
     found = geometry(tmp_path, **COHERE2_MOE, **rms)

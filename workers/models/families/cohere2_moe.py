@@ -65,8 +65,7 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
         renormalises=is_sigmoid and config.norm_topk_prob,
         scale=0.5 if averages else 1.0,
         shared_size=config.n_shared_experts * size,
-        has_shared_gate=averages,
-        averages_shared=averages,
+        shared_as="mean" if averages else "sum",
     )
     return in_chosen_layers(config, found)
 

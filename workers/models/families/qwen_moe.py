@@ -25,7 +25,7 @@ def config3(fields: dict[str, Any]) -> dict[str, Any]:
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
     sizes, shared = (config.num_experts, config.num_experts_per_tok), config.shared_expert_intermediate_size
     found = Experts(*sizes, config.moe_intermediate_size, renormalises=config.norm_topk_prob)
-    return in_chosen_layers(config, replace(found, shared_size=shared, has_shared_gate=shared > 0))
+    return in_chosen_layers(config, replace(found, shared_size=shared, shared_as="gated" if shared > 0 else "sum"))
 
 
 SHARED = {"shared_expert_intermediate_size": 5632}

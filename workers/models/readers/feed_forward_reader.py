@@ -130,13 +130,13 @@ class FeedForwardReader(ProjectionReader):
         """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
         names, hidden = self._names.experts, self._geometry.hidden_size
         rows = [Rows(names.router.format(index), experts.count, (0, experts.count))]
-        if experts.has_shared_gate and not experts.averages_shared:
+        if experts.shared_as == "gated":
             rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
         floats = FloatReader(self._checkpoint, self._geometry.dtype)
 
         def read() -> list[Weight]:
             every = joined([self._rows(floats, each, hidden) for each in rows])
-            return [with_outputs(each, experts.count + 1) for each in every] if experts.averages_shared else every
+            return [with_outputs(each, experts.count + 1) for each in every] if experts.shared_as == "mean" else every
 
         (weight,) = self._weights(rows[0].name, read)
         return self._backend.head(weight, self._bias(rows[:1]) if experts.router_bias else None)

@@ -110,7 +110,7 @@ def production_kernels() -> list[Kernel]:
     """The routers of Mixtral, Qwen2-MoE, gpt-oss, DeepSeek-V3, Qwen3-Next and Phi-3.5-MoE."""
     routers = (
         Experts(8, 2, 64, renormalises=True),
-        Experts(60, 4, 64, shared_size=64, has_shared_gate=True),
+        Experts(60, 4, 64, shared_size=64, shared_as="gated"),
         Experts(128, 4, 64, "softmax_of_chosen"),
         Experts(256, 8, 64, "sigmoid", True, 2.5, groups=8, top_groups=4, has_correction=True),
         Experts(512, 10, 64, renormalises=True),
