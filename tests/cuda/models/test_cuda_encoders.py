@@ -7,8 +7,8 @@ from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import kernels_for
 
 from ...workers.paged_loop import PagedLoop
+from ...workers.pooling.kinds_of_encoders import ENCODERS, tokens
 from ...workers.pooling.references import hidden_states, write_reference
-from ...workers.pooling.test_encoders import ENCODERS, tokens
 from ...workers.tiny_models.checkpoints import ours
 from ..compilation.test_kernel_list import RecordingLauncher
 

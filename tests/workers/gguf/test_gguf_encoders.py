@@ -11,9 +11,9 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...gguf_encoders import KINDS, dequantized, write_encoder
 from ...gguf_files import Type, write_gguf
+from ..pooling.kinds_of_encoders import ENCODERS, tokens
 from ..pooling.references import add_modules, write_reference
 from ..pooling.serving import vectors
-from ..pooling.test_encoders import ENCODERS, tokens
 from ..tiny_models.checkpoints import ours
 from .models import write_model
 

@@ -10,9 +10,9 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.layers.rotary import scaled_frequencies
 
 from ..tiny_models.checkpoints import ours
+from .kinds_of_encoders import ENCODERS, tokens
 from .references import assert_near, hidden_states, label_scores, write_reference
 from .serving import vectors
-from .test_encoders import ENCODERS, tokens
 
 SIZE = {"num_labels": 3, "max_position_embeddings": 256}
 NOMIC = {  # as in nomic-embed-text-v1.5

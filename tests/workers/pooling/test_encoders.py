@@ -1,63 +1,23 @@
 """Vectors and scores of encoders agree with transformers, and have the same bits however they are computed."""
 
-import json
 import random
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.messages.config import Config, ModelConfig
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.pooling_params import PoolingParams
-from paged_serve.workers.kv.budget import disentangled_bytes, max_model_len
+from paged_serve.workers.kv.budget import disentangled_bytes
 from paged_serve.workers.models.encoders.disentangled import DisentangledAttention
 
 from ..one_process import NotWaiting, OneProcess
 from ..ranks import Ranks, SharedModel
-from ..tiny_models.checkpoints import ours, random_tokens
+from ..tiny_models.checkpoints import ours
+from .kinds_of_encoders import ENCODERS, in_turn, tokens
 from .references import add_modules, assert_near, hidden_states, label_scores, write_reference
 from .serving import alone, answer_of, finish, new_process, request_of, vectors
 
-WITH_OFFSET = {"max_position_embeddings": 258, "pad_token_id": 1}
-ENCODERS = {
-    "BertModel": {"max_position_embeddings": 256},
-    "RobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
-    "XLMRobertaModel": {**WITH_OFFSET, "type_vocab_size": 1},
-    "CamembertModel": {**WITH_OFFSET, "type_vocab_size": 1},
-    "Data2VecTextModel": {**WITH_OFFSET, "type_vocab_size": 1},
-    "ModernBertModel": {"max_position_embeddings": 256, "local_attention": 32, "cls_token_id": 1, "sep_token_id": 2},
-    "Gemma3TextModel": {
-        "max_position_embeddings": 256,
-        "use_bidirectional_attention": True,
-        "sliding_window": 32,
-        "sliding_window_pattern": 3,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "query_pre_attn_scalar": 24,
-    },
-    "MPNetModel": {"max_position_embeddings": 258},
-    "NomicBertModel": {"max_position_embeddings": 256},
-    "GteModel": {"max_position_embeddings": 256},
-    "JinaEmbeddingsV3Model": {"max_position_embeddings": 256},
-    "ElectraModel": {"max_position_embeddings": 256, "embedding_size": 32},
-    "EuroBertModel": {"max_position_embeddings": 256, "mask_token_id": 3},
-    "XLMRobertaXLModel": {**WITH_OFFSET, "type_vocab_size": 1},
-    "ErnieModel": {"max_position_embeddings": 256, "use_task_id": True},
-    "AlbertModel": {"max_position_embeddings": 256, "embedding_size": 32},
-    "DebertaV2Model": {
-        "max_position_embeddings": 256,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "position_buckets": 32,
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "pos_att_type": "p2c|c2p",
-    },
-    "DistilBertModel": {"max_position_embeddings": 256, "dim": 64, "hidden_dim": 96, "n_layers": 3, "n_heads": 4},
-}
 WITH_TYPES = "BertModel", "NomicBertModel", "ElectraModel", "ErnieModel", "AlbertModel"
 BITS = [("BertModel", torch.bfloat16), ("BertModel", torch.float32), ("ModernBertModel", torch.bfloat16)]
 BITS += [("MPNetModel", torch.float16), *((name, torch.bfloat16) for name in ("GteModel", "ElectraModel"))]
@@ -70,19 +30,6 @@ OWN_KIND = {"Gemma3TextModel": "last"}
 def modern_bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("modern_bert")
     return folder, write_reference(folder, "ModernBertModel", ENCODERS["ModernBertModel"])
-
-
-def tokens(count: int) -> list[int]:
-    """Random tokens, without the padding tokens of these models."""
-    return [token + 3 for token in random_tokens(count) if token < 190]
-
-
-def in_turn(names, first):
-    """Every second one makes the fast run, the others that of another test of heads."""
-    return [
-        pytest.param(name, marks=[] if place % 2 == first else [pytest.mark.nightly])
-        for place, name in enumerate(names)
-    ]
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -151,19 +98,6 @@ def test_a_local_layer_attends_to_half_its_window_on_each_side(length, modern_be
         assert_near(found, expected)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *in_turn([name.replace("Model", "ForMaskedLM") for name in ENCODERS if "Gemma" not in name], 1),
-        "ElectraForPreTraining",
-    ],
-)
-def test_the_head_of_training_is_ignored(name, tmp_path):
-    expected_model = write_reference(tmp_path, name, ENCODERS[f"{name.partition('For')[0]}Model"])
-    expected = hidden_states(expected_model, tokens(40))[0]
-    assert_near(vectors(ours(tmp_path), tokens(40)), expected / np.linalg.norm(expected))
-
-
 @pytest.mark.parametrize("feed_forward", ["relu", "gated-gelu"])
 def test_embeddings_of_t5_encoders_agree_with_transformers(feed_forward, tmp_path, pools):
     sizes = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_heads": 4}
@@ -193,16 +127,6 @@ def test_an_encoder_from_packed_weights_has_the_same_bits(name, tmp_path, make_p
     assert len(list(tmp_path.glob("*.packed"))) == 1
     quantized = vectors(ours(folder, pool=pool, quantization="int8"), tokens(40))
     assert 0.99 < float(np.sum(quantized * plain)) < 1.0
-
-
-def test_the_default_maximum_length_is_that_of_sentence_transformers(tmp_path):
-    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
-    geometry = ours(tmp_path).geometry
-    assert max_model_len(Config(), geometry) == 100
-    assert max_model_len(Config(model=ModelConfig(max_model_len=200)), geometry) == 200
-    with pytest.raises(ConfigError, match="256 positions"):
-        max_model_len(Config(model=ModelConfig(max_model_len=257)), geometry)
 
 
 def test_half_precision_is_as_accurate_as_in_transformers(tmp_path, make_pool):
@@ -266,66 +190,6 @@ def test_two_ranks_have_the_bits_of_one(name, dtype, tmp_path, make_pool):
     finally:
         ranks.close()
     assert found == expected
-
-
-def test_a_tensor_that_is_missing_or_unused_is_refused_by_name(tmp_path):
-    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    save_file({**tensors, "encoder.extra": torch.ones(2)}, file)
-    with pytest.raises(ConfigError, match=r"does not explain: encoder\.extra"):
-        ours(tmp_path)
-    del tensors["embeddings.token_type_embeddings.weight"]
-    save_file(tensors, file)
-    with pytest.raises(ConfigError, match=r"no tensor embeddings\.token_type_embeddings\.weight"):
-        ours(tmp_path)
-
-
-def test_the_files_of_sentence_transformers_choose_the_mean(tmp_path):
-    write_reference(tmp_path, "BertModel", ENCODERS["BertModel"])
-    mean = vectors(ours(tmp_path, pooling="mean"), tokens(30))
-    add_modules(tmp_path, "mean_tokens", "Normalize")
-    assert vectors(ours(tmp_path), tokens(30)).tobytes() == mean.tobytes()
-
-
-def test_a_folder_like_that_of_all_mpnet_base_v2_loads_as_it_is(tmp_path, make_pool):
-    """Saved without its head but named with it; positions are stored, and texts are cut to 100 tokens."""
-    expected_model = write_reference(tmp_path, "MPNetModel", ENCODERS["MPNetModel"] | {"layer_norm_eps": 1e-5})
-    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
-    save_file({**load_file(file), "embeddings.position_ids": torch.arange(258).unsqueeze(0)}, file)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": ["MPNetForMaskedLM"]}))
-    add_modules(tmp_path, "mean_tokens", "Normalize")
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 100, "do_lower_case": false}')
-    model, mean = ours(tmp_path, pool=make_pool()), hidden_states(expected_model, tokens(100)).mean(0)
-    assert (model.geometry.usual_max_len, model.geometry.max_position_embeddings) == (100, 256)
-    assert_near(vectors(model, tokens(100)), mean / np.linalg.norm(mean))
-
-
-def test_a_folder_like_that_of_embeddinggemma_300m_loads_as_it_is(tmp_path, make_pool):
-    """The mean of all tokens, two dense layers without biases, then length 1."""
-    expected_model = write_reference(tmp_path, "Gemma3TextModel", ENCODERS["Gemma3TextModel"])
-    add_modules(tmp_path, "mean_tokens", "Dense", "Dense", "Normalize")
-    embedding = torch.from_numpy(hidden_states(expected_model, tokens(60)).mean(0))
-    for number, (inputs, outputs) in enumerate([(64, 96), (96, 64)], start=2):
-        (folder := tmp_path / f"{number}_Dense").mkdir()
-        sizes = {"in_features": inputs, "out_features": outputs, "bias": False}
-        kind = {"activation_function": "torch.nn.modules.linear.Identity"}
-        (folder / "config.json").write_text(json.dumps(sizes | kind))
-        weight = torch.randn((outputs, inputs), generator=torch.Generator().manual_seed(number))
-        save_file({"linear.weight": weight}, folder / "model.safetensors")
-        embedding = weight @ embedding
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 200, "do_lower_case": false}')
-    model = ours(tmp_path, pool=make_pool())
-    assert (model.geometry.usual_max_len, model.pooling.spec.tasks) == (200, ("embed",))
-    assert_near(vectors(model, tokens(60)), (embedding / embedding.norm()).numpy())
-
-
-def test_gemma_3_without_an_output_head_and_with_causal_attention_is_a_decoder(tmp_path, make_pool):
-    options = ENCODERS["Gemma3TextModel"] | {"use_bidirectional_attention": False}
-    expected = hidden_states(write_reference(tmp_path, "Gemma3TextModel", options), tokens(60))
-    model = ours(tmp_path, pool=make_pool())
-    assert not model.geometry.is_bidirectional
-    assert_near(vectors(model, tokens(60), task="token_embed", use_activation=False), expected)
 
 
 @pytest.mark.nightly

@@ -12,9 +12,9 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 
 from ..tiny_models.checkpoints import ours
+from .kinds_of_encoders import ENCODERS, tokens
 from .references import add_modules, assert_near, hidden_states, write_reference
 from .serving import alone, answer_of, finish, new_process, request_of, vectors
-from .test_encoders import ENCODERS, tokens
 
 
 def random_weight(outputs: int, inputs: int) -> torch.Tensor:

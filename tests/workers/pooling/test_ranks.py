@@ -10,8 +10,8 @@ from paged_serve.protocol.messages.worker import Chunk, NewRow, SchedulerOutput
 from paged_serve.workers.process.rank import Rank
 
 from ..tiny_models.tiny_model import write_tiny_model
+from .kinds_of_encoders import ENCODERS
 from .references import write_reference
-from .test_encoders import ENCODERS
 
 REPORTED = (
     "tasks",
