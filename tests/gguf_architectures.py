@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gguf_gemma4 import gemma4_keys, gemma4_tensor
 from .gguf_recurrent import recurrent_values
 
 ARCHITECTURES = {
@@ -22,6 +23,7 @@ ARCHITECTURES = {
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3nForCausalLM": "gemma3n",
+    "Gemma4ForCausalLM": "gemma4",
     "PhiForCausalLM": "phi2",
     "Phi3ForCausalLM": "phi3",
     "Glm4ForCausalLM": "glm4",
@@ -119,6 +121,8 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys["activation_sparsity_scale"] = torch.distributions.Normal(0, 1).icdf(shares).tolist()
     if architecture == "glm4moe" or config["model_type"] == "deepseek_v3":
         keys["expert_gating_func"] = SIGMOID
+    if architecture == "gemma4":
+        keys |= gemma4_keys(config)
     if architecture == "deepseek2":
         rotated = config["qk_rope_head_dim"]
         keys |= {"attention.key_length_mla": config["qk_nope_head_dim"] + rotated, "rope.dimension_count": rotated}
@@ -163,6 +167,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
         else:
             named = name.removeprefix("transformer.") if architecture == "bloom" else name
             values = values_of(name, tensor, architecture, config)
+            if architecture == "gemma4":
+                named, values = gemma4_tensor(name, values)
             if architecture in RECURRENT:
                 named, values = recurrent_values(name, values, config)
             if ".feed_forward.experts." in name:

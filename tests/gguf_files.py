@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_gemma4 import gemma4_divisors
 from .gguf_recurrent import recurrent_keys
 
 Type = gguf.GGMLQuantizationType
@@ -46,7 +47,7 @@ def write_gguf(
     """
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["architectures"][0]]
-    tensors = with_stacked_experts(load_file(folder / "model.safetensors"))
+    tensors = with_stacked_experts(load_file(folder / "model.safetensors"), architecture)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
     for key, value in keys.items():
@@ -61,10 +62,10 @@ def write_gguf(
     for name, values in as_stored(tensors, architecture, config).items():
         if is_tied and name == "lm_head.weight":
             continue
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias", ".scale"))
         assert stored is not None, name
         stored += ".weight" if stored.endswith("attn_sinks") else ""
-        is_float = values.dim() == 1 or stored.endswith(".bias") or any(each in stored for each in FLOAT32)
+        is_float = values.dim() == 1 or stored.endswith((".bias", ".scale")) or any(each in stored for each in FLOAT32)
         dtype = STORED[str(tensors.get(name, values).dtype).removeprefix("torch.")]
         kind = Type.F32 if is_float else type_of(name, values) if type_of else None
         add_tensor(writer, stored, values, dtype if kind is None else kind)
@@ -77,7 +78,7 @@ def write_gguf(
     return path
 
 
-def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def with_stacked_experts(tensors: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
     """The matrices of a layer's experts as one tensor, and the gate of a shared expert as a vector."""
     found: dict[str, Tensor] = {}
     experts: dict[str, dict[int, Tensor]] = {}
@@ -86,7 +87,14 @@ def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             experts.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = tensor
         else:
             found[name] = tensor.squeeze() if "shared_expert_gate" in name else tensor
-    # Those of gpt-oss are [experts, in, out] already, gate and up in turn.
+    stacked = {name: torch.stack([each[index] for index in range(len(each))]) for name, each in experts.items()}
+    if architecture == "gpt-oss":
+        _split_gate_up(found)
+    return found | stacked
+
+
+def _split_gate_up(found: dict[str, Tensor]) -> None:
+    """Of gpt-oss, whose tensors are [experts, in, out] already, gate and up in turn."""
     for name in [each for each in found if "experts.gate_up_proj" in each]:
         both, ending = found.pop(name), "bias" if name.endswith("_bias") else "weight"
         for part, start in (("gate_proj", 0), ("up_proj", 1)):
@@ -95,8 +103,6 @@ def with_stacked_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in [each for each in found if each.endswith("experts.down_proj")]:
         found[f"{name}.weight"] = found.pop(name).transpose(1, 2).contiguous()
         found[f"{name}.bias"] = found.pop(f"{name}_bias")
-    stacked = {name: torch.stack([each[index] for index in range(len(each))]) for name, each in experts.items()}
-    return found | stacked
 
 
 def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -141,6 +147,8 @@ def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:
 def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:
     """The tensors of Llama 3.1's and of Phi 3's scaling."""
     rope = config.get("rope_parameters") or {}
+    if config["model_type"] == "gemma4_text":
+        return {"rope_freqs.weight": gemma4_divisors(config)}
     if rope.get("rope_type") == "longrope":
         return {"rope_factors_long.weight": rope["long_factor"], "rope_factors_short.weight": rope["short_factor"]}
     if rope.get("rope_type") != "llama3":

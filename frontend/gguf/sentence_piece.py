@@ -14,8 +14,11 @@ GEMMA = ("gemma", "gemma2", "gemma3")
 MAX_SPLITS = 1 << 28  # characters copied to find the merges; 256,000 tokens take 20 million
 
 
-def sentence_piece(vocabulary: Vocabulary, architecture: str) -> dict[str, Any]:
-    """The parts of tokenizer.json that make tokens of a text. Raises ConfigError."""
+def sentence_piece(vocabulary: Vocabulary, architecture: str, *, prefixes: bool = True) -> dict[str, Any]:
+    """The parts of tokenizer.json that make tokens of a text. Raises ConfigError.
+
+    `prefixes`: a space is put before a text if the file does not say.
+    """
     tokens = [_spelled(token, kind) for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
     ids = {token: index for index, token in enumerate(tokens)}
     unknown = next((token for token, kind in zip(tokens, vocabulary.kinds, strict=True) if kind == Kind.UNKNOWN), None)
@@ -31,7 +34,7 @@ def sentence_piece(vocabulary: Vocabulary, architecture: str) -> dict[str, Any]:
         "vocab": ids,
         "merges": _merges(vocabulary, tokens, ids, by_place=architecture in GEMMA),
     }
-    prefixes = vocabulary.metadata.truth(f"{PREFIX}add_space_prefix", True)
+    prefixes = vocabulary.metadata.truth(f"{PREFIX}add_space_prefix", prefixes)
     normalizers: list[dict[str, Any]] = [{"type": "Prepend", "prepend": SPACE}] if prefixes else []
     normalizers.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
     decoders: list[dict[str, Any]] = [

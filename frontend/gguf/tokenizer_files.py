@@ -12,9 +12,9 @@ from .vocabulary import PREFIX, Kind, Vocabulary
 
 TEMPLATE = "tokenizer.chat_template"
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"
+BYTE_LEVEL, SENTENCE_PIECE, GEMMA4 = "gpt2", "llama", "gemma4"
 ENCODERS = ("bert", "nomic-bert")
-KINDS = (BYTE_LEVEL, SENTENCE_PIECE, WORD_PIECE, UNIGRAM)
+KINDS = (BYTE_LEVEL, SENTENCE_PIECE, GEMMA4, WORD_PIECE, UNIGRAM)
 SAMPLING = {  # in general.sampling: in generation_config.json
     "temp": "temperature",
     "top_k": "top_k",
@@ -43,6 +43,9 @@ def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]
             parts, adds_bos = byte_level(vocabulary), pre_tokenizer_of(vocabulary).adds_bos
         case "llama":
             parts, adds_bos = sentence_piece(vocabulary, model.architecture), True
+        case "gemma4":  # with a list of merges
+            vocabulary.metadata.texts(f"{PREFIX}merges")
+            parts, adds_bos = sentence_piece(vocabulary, model.architecture, prefixes=False), True
         case _:
             raise model.refused(
                 f"{PREFIX}model is {kind!r}; supported: {', '.join(map(repr, KINDS))}. Give the model's own tokenizer "
@@ -50,7 +53,9 @@ def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]
             )
     special = vocabulary.special_ids()
     around = _around(vocabulary, special, adds_bos)
-    added = _added_tokens(vocabulary, merges_spaces=kind == SENTENCE_PIECE, strips=model.architecture == "phi3")
+    added = _added_tokens(
+        vocabulary, merges_spaces=kind in (SENTENCE_PIECE, GEMMA4), strips=model.architecture == "phi3"
+    )
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     named = {f"{name}_token": vocabulary.tokens[token] for name, token in special.items()}
     return {

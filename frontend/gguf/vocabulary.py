@@ -14,7 +14,7 @@ MORE_ENDS = ("eot", "eom")
 # Tokens that end an answer wherever they exist; a file names only one of them, or two.
 END_TEXTS = (
     *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>"),
-    *("<end_of_turn>", "<eos>", "<|return|>", "<|call|>", "<|endofturn|>"),
+    *("<end_of_turn>", "<eos>", "<|return|>", "<|call|>", "<|endofturn|>", "<turn|>", "<|tool_response>"),
 )
 MESSAGE_END, ANSWER_END = "<|end|>", "<|return|>"  # gpt-oss has both: its answers are of several messages
 

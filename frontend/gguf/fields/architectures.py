@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, encoders, experts, latent, recurrent
+from . import dense, encoders, experts, gemma, latent, recurrent
 from .dense import nothing_more
 
-Heads = Literal["usual", "latent", "of_some_layers", "none"]
+Heads = Literal["usual", "latent", "of_some_layers", "of_kinds", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,11 @@ ARCHITECTURES = {
     "qwen2vl": Architecture("Qwen2ForCausalLM", "qwen2"),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3"),
     "qwen3vl": Architecture("Qwen3ForCausalLM", "qwen3"),
-    "gemma": Architecture("GemmaForCausalLM", "gemma", dense.gemma),
-    "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", dense.gemma2),
-    "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", dense.gemma3),
-    "gemma3n": Architecture("Gemma3nForCausalLM", "gemma3n_text", dense.gemma3n),
+    "gemma": Architecture("GemmaForCausalLM", "gemma", gemma.gemma),
+    "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", gemma.gemma2),
+    "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", gemma.gemma3),
+    "gemma3n": Architecture("Gemma3nForCausalLM", "gemma3n_text", gemma.gemma3n),
+    "gemma4": Architecture("Gemma4ForCausalLM", "gemma4_text", gemma.gemma4, heads="of_kinds", has_experts=True),
     "phi2": Architecture("PhiForCausalLM", "phi", dense.phi2, epsilon="layer_norm_eps", is_partial=True),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", dense.phi3, is_partial=True),
     "glm4": Architecture("Glm4ForCausalLM", "glm4", dense.glm4, is_partial=True),

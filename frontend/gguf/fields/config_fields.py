@@ -47,6 +47,8 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
     rotary_dim = model.whole("rope.dimension_count", head_dim)
     if architecture.heads != "latent":
         _check_heads(model, architecture, head_dim, rotary_dim)
+    if architecture.heads == "of_kinds":  # the architecture's own fields say the rest
+        return {"hidden_size": hidden_size, "num_attention_heads": heads, "head_dim": head_dim}
     return {
         "hidden_size": hidden_size,
         "intermediate_size": feed_forward_length(model),

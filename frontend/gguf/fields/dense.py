@@ -1,15 +1,12 @@
 """The fields of config.json that dense decoders have besides those of all GGUF models."""
 
 import math
-from statistics import NormalDist
 from typing import Any
 
 from ..model import GgufModel
-from .layers import layer_types, rows_of, tensors_are_in_layers
+from .layers import layer_types, tensors_are_in_layers
 
-GEMMA_TANH = "gelu_pytorch_tanh"
-# llama.cpp recognises the 27B models, whose scores have another scale, by their number of layers.
-LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+GELU_TANH = "gelu_pytorch_tanh"
 MINICPM_EMBEDDINGS, MINICPM_DEPTH, MINICPM_BASE = 12.0, 1.4, 256  # of older files, which do not say them
 
 
@@ -24,59 +21,6 @@ def llama(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 def seed_oss(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return llama(model, head_dim) | {"attention_out_bias": model.tensor("blk.0.attn_output.bias") is not None}
-
-
-def gemma(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    return {"hidden_activation": GEMMA_TANH}
-
-
-def _scalar(model: GgufModel, head_dim: int) -> float:
-    """The scores' divisor, squared."""
-    if model.has("attention.scale"):
-        if not (scale := model.number("attention.scale")) > 0:
-            raise model.refused(f"attention.scale={scale:g} must be above 0")
-        return scale**-2
-    if model.whole("block_count") == LAYERS_OF_27B[model.architecture]:
-        return model.whole("embedding_length") / model.whole("attention.head_count")
-    return head_dim
-
-
-def gemma2(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    return gemma(model, head_dim) | {
-        "query_pre_attn_scalar": _scalar(model, head_dim),
-        "sliding_window": model.whole("attention.sliding_window", 4096),
-        "attn_logit_softcapping": model.number("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": model.number("final_logit_softcapping", 30.0),
-    }
-
-
-def gemma3(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    return gemma(model, head_dim) | {
-        "query_pre_attn_scalar": _scalar(model, head_dim),
-        "sliding_window": model.whole("attention.sliding_window"),
-        "rope_local_base_freq": model.number("rope.freq_base_swa", 10000.0),
-        "layer_types": layer_types(model, 6),
-    }
-
-
-def gemma3n(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    """The file has, for each layer, the number of deviations above the mean up to which gates are dropped."""
-    found = gemma(model, head_dim) | {
-        "sliding_window": model.whole("attention.sliding_window"),
-        "rope_local_base_freq": model.number("rope.freq_base_swa", 10000.0),
-        "layer_types": layer_types(model, 5),
-        "num_kv_shared_layers": model.whole("attention.shared_kv_layers", 15),
-        "final_logit_softcapping": model.number("final_logit_softcapping", 30.0),
-        "altup_num_inputs": model.whole("altup.num_inputs", 4),
-        "altup_active_idx": model.whole("altup.active_idx", 0),
-        "hidden_size_per_layer_input": model.whole("embedding_length_per_layer_input", 256),
-        "vocab_size_per_layer_input": rows_of(model, "per_layer_token_embd.weight"),
-        "laurel_rank": rows_of(model, "blk.0.laurel_l.weight"),
-    }
-    if model.has("activation_sparsity_scale"):
-        cuts = model.numbers("activation_sparsity_scale")
-        found["activation_sparsity_pattern"] = [float(f"{NormalDist().cdf(cut):.6g}") for cut in cuts]
-    return found
 
 
 def phi2(model: GgufModel, head_dim: int) -> dict[str, Any]:
@@ -162,7 +106,7 @@ def cohere2(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 def starcoder2(model: GgufModel, head_dim: int) -> dict[str, Any]:
     has_biases = model.tensor("blk.0.attn_q.bias") is not None
-    return {"use_bias": has_biases, "hidden_act": GEMMA_TANH, "sliding_window": None}
+    return {"use_bias": has_biases, "hidden_act": GELU_TANH, "sliding_window": None}
 
 
 def stablelm(model: GgufModel, head_dim: int) -> dict[str, Any]:
@@ -207,7 +151,7 @@ def gpt2(model: GgufModel, head_dim: int) -> dict[str, Any]:
 def starcoder(model: GgufModel, head_dim: int) -> dict[str, Any]:
     if (heads := model.whole("attention.head_count_kv", 1)) != 1:
         raise model.refused(f"starcoder.attention.head_count_kv={heads} is not supported; 1 is")
-    return {"activation_function": GEMMA_TANH, "multi_query": True}
+    return {"activation_function": GELU_TANH, "multi_query": True}
 
 
 def gptneox(model: GgufModel, head_dim: int) -> dict[str, Any]:

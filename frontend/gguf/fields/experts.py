@@ -36,6 +36,13 @@ def rows(model: GgufModel, name: str, layer: int = 0) -> int:
     return tensor.shape[-2]
 
 
+def expert_size(model: GgufModel, layer: int = 0) -> int:
+    """The intermediate size of an expert; some files have its gate and up in one matrix."""
+    if model.tensor(f"blk.{layer}.ffn_gate_up_exps.weight") is not None:
+        return rows(model, "ffn_gate_up_exps", layer) // 2
+    return rows(model, "ffn_gate_exps", layer)
+
+
 def mixtral(model: GgufModel, head_dim: int) -> dict[str, Any]:
     count, used = counts(model)
     return {"num_local_experts": count, "num_experts_per_tok": used, "sliding_window": None}
@@ -49,7 +56,7 @@ def olmoe(model: GgufModel, head_dim: int) -> dict[str, Any]:
 def _qwen_moe(model: GgufModel, *, norm: bool) -> dict[str, Any]:
     count, used = counts(model, norm=norm)
     every_layer = {"decoder_sparse_step": 1, "mlp_only_layers": []}
-    sizes = {"num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": rows(model, "ffn_gate_exps")}
+    sizes = {"num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": expert_size(model)}
     return sizes | every_layer | {"norm_topk_prob": norm}
 
 
@@ -68,12 +75,12 @@ def granitemoe(model: GgufModel, head_dim: int) -> dict[str, Any]:
             f"expert_shared_feed_forward_length={shared}, a shared expert, is not supported for granitemoe"
         )
     count, used = counts(model)
-    sizes = {"num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": rows(model, "ffn_gate_exps")}
+    sizes = {"num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": expert_size(model)}
     return granite(model, head_dim) | sizes
 
 
 def gpt_oss(model: GgufModel, head_dim: int) -> dict[str, Any]:
     count, used = counts(model, SOFTMAX_OF_CHOSEN)
-    size, window = rows(model, "ffn_gate_exps"), model.whole("attention.sliding_window")
+    size, window = expert_size(model), model.whole("attention.sliding_window")
     sizes = {"num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": size}
     return sizes | {"sliding_window": window, "attention_bias": True}

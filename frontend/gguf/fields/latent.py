@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..model import GgufModel
-from .experts import SIGMOID, SOFTMAX, counts, rows
+from .experts import SIGMOID, SOFTMAX, counts, expert_size
 
 MLA = "attention.{}_length_mla"  # of newer files; their key_length and value_length are those of the shared vector
 
@@ -33,7 +33,7 @@ def _experts(model: GgufModel, gating: int) -> dict[str, Any]:
     return {
         "n_routed_experts": count,
         "num_experts_per_tok": used,
-        "moe_intermediate_size": rows(model, "ffn_gate_exps", layer=dense),
+        "moe_intermediate_size": expert_size(model, dense),
         "first_k_dense_replace": dense,
         "n_shared_experts": model.whole("expert_shared_count", 0),
         "n_group": groups,

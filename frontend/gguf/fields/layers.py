@@ -2,6 +2,8 @@
 
 from ..model import MAX_SIZE, GgufModel
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+
 
 def layer_types(model: GgufModel, period: int) -> list[str]:
     """The kind of attention of each layer: by a list or a period in the file, or else full in each `period`-th."""
@@ -15,7 +17,7 @@ def layer_types(model: GgufModel, period: int) -> list[str]:
         if (period := model.whole("attention.sliding_window_pattern", period)) < 1:
             raise model.refused(f"attention.sliding_window_pattern={period} must be at least 1")
         found = [(layer + 1) % period != 0 for layer in range(layers)]
-    return ["sliding_attention" if each else "full_attention" for each in found[:layers]]
+    return [SLIDING if each else FULL for each in found[:layers]]
 
 
 def rows_of(model: GgufModel, name: str) -> int:
@@ -27,13 +29,21 @@ def rows_of(model: GgufModel, name: str) -> int:
 
 
 def feed_forward_length(model: GgufModel) -> int:
-    """Of all layers, for which some files have a list. Raises ConfigError if they differ."""
-    if not isinstance(model.metadata.values.get(model.key("feed_forward_length")), list):
-        return model.whole("feed_forward_length")
-    sizes = set(model.numbers("feed_forward_length"))
-    if len(sizes) != 1 or not 1 <= min(sizes) <= MAX_SIZE:
+    """Of all layers. Raises ConfigError if they differ."""
+    if len(sizes := set(feed_forward_lengths(model))) != 1:
         raise model.refused(f"feed_forward_length={sorted(sizes)[:20]} must be one size for all layers")
-    return int(min(sizes))
+    return sizes.pop()
+
+
+def feed_forward_lengths(model: GgufModel) -> list[int]:
+    """Of each layer; some files have a list. Raises ConfigError."""
+    key, layers = model.key("feed_forward_length"), model.num_layers()
+    if not isinstance(model.metadata.values.get(key), list):
+        return [model.whole("feed_forward_length")] * layers
+    sizes = model.numbers("feed_forward_length")
+    if len(sizes) < layers or not all(0 <= size <= MAX_SIZE for size in sizes):
+        raise model.refused(f"feed_forward_length={sizes[:20]} must have a size for each of {layers} layers")
+    return [int(size) for size in sizes[:layers]]
 
 
 def tensors_are_in_layers(model: GgufModel, name: str) -> bool:

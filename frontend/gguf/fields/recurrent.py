@@ -4,9 +4,8 @@ from typing import Any
 
 from ..model import GgufModel
 from .dense import multipliers
-from .experts import SIGMOID, counts, rows
-
-FULL = "full_attention"
+from .experts import SIGMOID, counts, expert_size, rows
+from .layers import FULL
 
 
 def lfm2(model: GgufModel, head_dim: int) -> dict[str, Any]:
@@ -21,7 +20,7 @@ def lfm2_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return lfm2(model, head_dim) | {
         "num_experts": count,
         "num_experts_per_tok": used,
-        "moe_intermediate_size": rows(model, "ffn_gate_exps", layer=dense),
+        "moe_intermediate_size": expert_size(model, dense),
         "num_dense_layers": dense,
         "norm_topk_prob": True,
         "use_expert_bias": model.tensor(f"blk.{dense}.exp_probs_b.bias") is not None,
@@ -35,7 +34,7 @@ def granite_hybrid(model: GgufModel, head_dim: int) -> dict[str, Any]:
         own = {
             "num_local_experts": count,
             "num_experts_per_tok": used,
-            "intermediate_size": rows(model, "ffn_gate_exps"),
+            "intermediate_size": expert_size(model),
         }
         first = "ffn_gate_shexp"
     else:

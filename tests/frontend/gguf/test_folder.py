@@ -125,16 +125,16 @@ def test_a_folder_is_made_once_and_again_for_other_contents(tmp_path):
         ("llama", {"llama__attention__value_length": 4}, "16 elements a head and values 4"),
         (
             "llama",
-            {"llama__feed_forward_length": [64, 32]},
-            "feed_forward_length=[32.0, 64.0] must be one size",
+            {"llama__feed_forward_length": [64, 32], "llama__block_count": 2},
+            "feed_forward_length=[32, 64] must be one size",
         ),
-        ("llama", {"llama__feed_forward_length": [float("nan")]}, "feed_forward_length=[nan] must be one size"),
+        ("llama", {"llama__feed_forward_length": [float("nan")]}, "feed_forward_length=[nan] must have a size"),
         ("llama", {"llama__rope__dimension_count": 8}, "rope.dimension_count=8 is not supported"),
         ("llama", {"llama__rope__freq_base": 0.5}, "rope.freq_base=0.5 must be above 1"),
         ("llama", {"llama__rope__scaling__type": "spiral"}, "'spiral' is not supported"),
         ("llama", {"llama__context_length": 1 << 31}, "must be between 0 and"),
         ("llama", {"llama__attention__layer_norm_rms_epsilon": float("nan")}, "must be a finite number"),
-        ("llama", {"tokenizer__ggml__model": "rwkv"}, "supported: 'gpt2', 'llama', 'bert', 't5'"),
+        ("llama", {"tokenizer__ggml__model": "rwkv"}, "supported: 'gpt2', 'llama', 'gemma4', 'bert', 't5'"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(architecture, changes, message, tmp_path):

@@ -173,6 +173,21 @@ def test_a_sentence_piece_tokenizer_makes_the_same_tokens(prefixes, tmp_path):
     assert "".join(found.token_text(token) for token in found.encode("the cat", add_special_tokens=False)).strip()
 
 
+def test_gemma_4s_tokenizer_has_merges_and_no_space_before_a_text(tmp_path):
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    keys = sentence_piece_keys(**{"tokenizer.ggml.model": "gemma4"})
+    made, tokens = published(keys, prefixes=False), keys["tokenizer.ggml.tokens"]
+    scores = dict(zip(tokens, keys.pop("tokenizer.ggml.scores"), strict=True))
+    merges = generate_merges({token: index for index, token in enumerate(tokens)}, scores)
+    keys["tokenizer.ggml.token_type"][0] = 3  # its files have <unk> as a control token
+    found = loaded(keys | {"tokenizer.ggml.merges": [" ".join(merge) for merge in merges]}, tmp_path, "gemma4")
+    for text in texts(3):
+        assert found.encode(text) == made.encode(text).ids, text
+    with pytest.raises(ConfigError, match=r"its metadata has no tokenizer\.ggml\.merges"):
+        loaded(keys, tmp_path, "gemma4")
+
+
 def test_gemmas_tokens_of_spaces_are_merged_though_the_file_has_them_with_spaces(tmp_path):
     keys = sentence_piece_keys(**{"tokenizer.ggml.add_space_prefix": False})
     at = keys["tokenizer.ggml.tokens"].index("▁▁")
@@ -214,7 +229,7 @@ def test_special_tokens_are_added_as_the_file_says(adds, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.model": "rwkv"}, "supported: 'gpt2', 'llama', 'bert', 't5'"),
+        ({"tokenizer.ggml.model": "rwkv"}, "supported: 'gpt2', 'llama', 'gemma4', 'bert', 't5'"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "is 'unheard-of'; supported: llama-bpe"),
         ({"tokenizer.ggml.pre": None}, "is 'absent'; supported:"),
         ({"tokenizer.ggml.tokens": None}, "its metadata has no tokenizer.ggml.tokens"),

@@ -23,10 +23,10 @@ FIELDS = {  # that files cannot have otherwise
 }
 OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemoe", "smollm3", "olmo3", "cohere2")
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
-OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n")
+OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n", "gemma4", "gemma4-experts")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
-SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased")
+SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")
 PROMPT = random_tokens(48)
 
 

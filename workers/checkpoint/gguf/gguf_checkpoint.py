@@ -89,8 +89,8 @@ class GgufCheckpoint(Checkpoint):
             self._split[whole], self._file_of[whole] = split, self._file_of[keys]
 
     def _add_named(self, file: GgufFile, tensor: GgufTensor) -> None:
-        if of_experts := self._layout.name_of_experts(tensor.name):
-            if len(self.entries) + tensor.shape[0] > MAX_MATRICES:
+        if of_experts := self._layout.names_of_experts(tensor.name):
+            if len(self.entries) + tensor.shape[0] * len(of_experts) > MAX_MATRICES:
                 raise ConfigError(
                     f"{file.path}: with the experts of {tensor.name} there are over {MAX_MATRICES} matrices"
                 )

@@ -7,41 +7,11 @@ from paged_serve.protocol.errors import ConfigError
 
 from .encoder_names import ENCODER_LAYOUTS
 from .expert_names import EXPERT_LAYOUTS
+from .gemma_names import GEMMA_LAYOUTS
 from .recurrent_names import RECURRENT_LAYOUTS
 from .tensor_layout import WHOLE, TensorLayout
 from .usual_names import ATTENTION, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION
 
-_GEMMA2 = LLAMA | {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_GEMMA3N = (
-    _GEMMA2
-    | HEAD_NORMS
-    | {
-        "inp_gate": "per_layer_input_gate",
-        "proj": "per_layer_projection",
-        "post_norm": "post_per_layer_input_norm",
-        "altup_router": "altup.modality_router",
-        "altup_router_norm": "altup.router_norm",
-        "altup_predict_coef": "altup.prediction_coefs",
-        "altup_correct_coef": "altup.correction_coefs",
-        "altup_correct_scale.weight": "altup.correct_output_scale",
-        "laurel_l": "laurel.linear_left",
-        "laurel_r": "laurel.linear_right",
-        "laurel_post_norm": "laurel.post_laurel_norm",
-    }
-)
-_GEMMA3N_WHOLE = WHOLE | {
-    "per_layer_token_embd": "model.embed_tokens_per_layer",
-    "per_layer_model_proj": "model.per_layer_model_projection",
-    "per_layer_proj_norm": "model.per_layer_projection_norm",
-}
-_ALTUP = {
-    "altup_proj": "model.altup_projections.{}",
-    "altup_unembd_proj": "model.altup_unembed_projections.{}",
-}
 _PHI3 = {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
@@ -116,6 +86,7 @@ _UNGROUPED = {"are_grouped": False}  # one matrix has all queries, then all keys
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # are in config.json
 TENSOR_LAYOUTS = (
     EXPERT_LAYOUTS
+    | GEMMA_LAYOUTS
     | ENCODER_LAYOUTS
     | RECURRENT_LAYOUTS
     | {
@@ -126,10 +97,6 @@ TENSOR_LAYOUTS = (
         "qwen2vl": TensorLayout(LLAMA),
         "qwen3": TensorLayout(LLAMA | HEAD_NORMS),
         "qwen3vl": TensorLayout(LLAMA | HEAD_NORMS),
-        "gemma": TensorLayout(LLAMA, norms_plus_1=True),
-        "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
-        "gemma3": TensorLayout(_GEMMA2 | HEAD_NORMS, norms_plus_1=True),
-        "gemma3n": TensorLayout(_GEMMA3N, whole=_GEMMA3N_WHOLE, stacked=_ALTUP),
         "phi2": TensorLayout(_PHI2, whole=WHOLE | {"output_norm": "model.final_layernorm"}),
         "phi3": TensorLayout(_PHI3),
         "glm4": TensorLayout(_GLM4),

@@ -39,7 +39,8 @@ class TensorLayout:
     in_layers: Mapping[str, str]
     whole: Mapping[str, str] = field(default_factory=lambda: WHOLE)
     layer: str = LAYER
-    experts: Mapping[str, str] = field(default_factory=dict)  # of tensors with a part for each expert, `{}` in the name
+    # Of tensors with a part for each expert, `{}` in the name; several names share each part's rows equally.
+    experts: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     stacked: Mapping[str, str] = field(default_factory=dict)  # likewise of tensors outside of layers
     are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
     norms_plus_1: bool = False  # a norm's weight is stored plus 1
@@ -53,12 +54,15 @@ class TensorLayout:
             return None if found is None else self.layer.format(int(match[1])) + found
         return _found(self.whole, tensor)
 
-    def name_of_experts(self, tensor: str) -> str | None:
-        """The name of a GGUF tensor's matrices or biases, with `{}` for the expert; None: it has none of experts."""
+    def names_of_experts(self, tensor: str) -> tuple[str, ...]:
+        """The names of a GGUF tensor's matrices or biases, with `{}` for the expert; empty: it has none of experts."""
         if (match := _IN_LAYER.fullmatch(tensor)) is None:
-            return _found(self.stacked, tensor)
-        found = _found(self.experts, match[2])
-        return None if found is None else self.layer.format(int(match[1])) + found
+            found = _found(self.stacked, tensor)
+            return () if found is None else (found,)
+        module, _, kind = match[2].rpartition(".")
+        names = self.experts.get(module) if kind in KINDS else None
+        layer = self.layer.format(int(match[1]))
+        return tuple(f"{layer}{name}.{kind}" for name in ((names,) if isinstance(names, str) else names or ()))
 
     def reshape(self, tensor: GgufTensor) -> GgufTensor:
         """The tensor in the shape that it has in Hugging Face checkpoints."""

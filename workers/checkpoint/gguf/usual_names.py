@@ -18,7 +18,8 @@ NORM_AFTER_ATTENTION = {name: module for name, module in LLAMA.items() if name !
     "post_attention_norm": "post_attention_layernorm"
 }
 HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
-EXPERTS = {
+EXPERTS: dict[str, str | tuple[str, ...]] = {
+    "ffn_gate_up_exps": ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
