@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gguf_gated_delta import GATED_DELTA, gated_delta_tensors
 from .gguf_gemma4 import gemma4_keys, gemma4_tensor
 from .gguf_recurrent import recurrent_values
 
@@ -15,10 +16,14 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
     "MixtralForCausalLM": "llama",
+    "Ministral3ForCausalLM": "mistral3",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "OlmoeForCausalLM": "olmoe",
     "GptOssForCausalLM": "gpt-oss",
+    "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
+    "Qwen3NextForCausalLM": "qwen3next",
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -59,7 +64,7 @@ LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotro
 LAYER_NORM += ("gptneox", "bloom", "olmo")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 PLUS_1 = ("gemma", "gemma2", "gemma3", "nemotron")  # norms
-INTERLEAVED = ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo", "arcee")
+INTERLEAVED = ("llama", "mistral3", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo", "arcee")
 WINDOWS = ("gemma2", "gemma3", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
 KINDS_OF_LAYERS = ("gemma3n", "olmo2", "exaone4", "cohere2")
 RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2")
@@ -121,6 +126,11 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys["activation_sparsity_scale"] = torch.distributions.Normal(0, 1).icdf(shares).tolist()
     if architecture == "glm4moe" or config["model_type"] == "deepseek_v3":
         keys["expert_gating_func"] = SIGMOID
+    if architecture == "mistral3":
+        rope = config["rope_parameters"]
+        keys |= {"rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"]}
+        keys |= {f"rope.scaling.yarn_{each}": rope[each] for each in ("beta_fast", "beta_slow") if each in rope}
+        keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     if architecture == "gemma4":
         keys |= gemma4_keys(config)
     if architecture == "deepseek2":
@@ -137,7 +147,9 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
     """The tensors with the values that the converter writes; some become several."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        if name.endswith("kv_b_proj.weight"):
+        if architecture in GATED_DELTA:
+            found |= gated_delta_tensors(name, tensor, config, architecture)
+        elif name.endswith("kv_b_proj.weight"):
             found |= _split_latent(name, tensor, config)
         elif name.endswith("shared_mlp.input_linear.weight"):
             layer = name.partition("shared_mlp")[0]

@@ -13,11 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_gated_delta import GATED_DELTA, further_name, gated_delta_keys
 from .gguf_gemma4 import gemma4_divisors
 from .gguf_recurrent import recurrent_keys
 
 Type = gguf.GGMLQuantizationType
-FLOAT32 = (".ffn_gate_inp", ".ssm_a", ".ssm_d", ".ssm_norm", "conv")  # parts of names of float32 tensors
+FLOAT32 = (".ffn_gate_inp", ".ssm_d", ".ssm_norm", "conv")  # parts of names of float32 tensors
 TIED = ("gpt2", "starcoder", "bloom", "falcon")  # without a word about it in config.json
 EXPERT_KEYS = {  # of config.json, and of a file
     "num_experts": "expert_count",
@@ -62,10 +63,14 @@ def write_gguf(
     for name, values in as_stored(tensors, architecture, config).items():
         if is_tied and name == "lm_head.weight":
             continue
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias", ".scale"))
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias", ".scale")) or further_name(name)
         assert stored is not None, name
         stored += ".weight" if stored.endswith("attn_sinks") else ""
-        is_float = values.dim() == 1 or stored.endswith((".bias", ".scale")) or any(each in stored for each in FLOAT32)
+        is_float = (
+            values.dim() == 1
+            or stored.endswith((".bias", ".scale", ".ssm_a"))
+            or any(each in stored for each in FLOAT32)
+        )
         dtype = STORED[str(tensors.get(name, values).dtype).removeprefix("torch.")]
         kind = Type.F32 if is_float else type_of(name, values) if type_of else None
         add_tensor(writer, stored, values, dtype if kind is None else kind)
@@ -136,6 +141,8 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
     if "original_max_position_embeddings" in full and full["rope_type"] in ("yarn", "longrope"):
         keys["rope.scaling.original_context_length"] = full["original_max_position_embeddings"]
     keys |= own_keys(config, architecture)
+    if architecture in GATED_DELTA:
+        keys |= gated_delta_keys(config, architecture, tensors)
     return keys | recurrent_keys(config, architecture, tensors) if architecture in RECURRENT else keys
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, encoders, experts, gemma, latent, recurrent
+from . import dense, encoders, experts, gated_delta, gemma, latent, recurrent
 from .dense import nothing_more
 
 Heads = Literal["usual", "latent", "of_some_layers", "of_kinds", "none"]
@@ -47,6 +47,7 @@ ARCHITECTURES = {
     "exaone4": Architecture("Exaone4ForCausalLM", "exaone4", dense.exaone4),
     "command-r": Architecture("CohereForCausalLM", "cohere", dense.cohere, epsilon="layer_norm_eps"),
     "cohere2": Architecture("Cohere2ForCausalLM", "cohere2", dense.cohere2, epsilon="layer_norm_eps"),
+    "mistral3": Architecture("Ministral3ForCausalLM", "ministral3", dense.mistral3),
     "seed_oss": Architecture("SeedOssForCausalLM", "seed_oss", dense.seed_oss),
     "minicpm": Architecture("MiniCPMForCausalLM", "minicpm", dense.minicpm),
     "internlm2": Architecture("InternLM2ForCausalLM", "internlm2"),
@@ -74,6 +75,25 @@ ARCHITECTURES = {
         "deepseek_v2",
         latent.deepseek2,
         heads="latent",
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "qwen35": Architecture(
+        "Qwen3_5ForCausalLM", "qwen3_5_text", gated_delta.qwen35, is_partial=True, predicts_further=True
+    ),
+    "qwen35moe": Architecture(
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        gated_delta.qwen_moe,
+        is_partial=True,
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "qwen3next": Architecture(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        gated_delta.qwen_moe,
+        is_partial=True,
         has_experts=True,
         predicts_further=True,
     ),

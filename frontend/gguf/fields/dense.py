@@ -19,6 +19,13 @@ def llama(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return {"attention_bias": has["attn_q"], "mlp_bias": has["ffn_up"]}
 
 
+def mistral3(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Ministral 3, or without yarn a Mistral."""
+    if model.text("rope.scaling.type", "none") == "yarn":
+        return {"sliding_window": None}
+    return {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
+
+
 def seed_oss(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return llama(model, head_dim) | {"attention_out_bias": model.tensor("blk.0.attn_output.bias") is not None}
 

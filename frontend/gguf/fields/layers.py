@@ -39,7 +39,8 @@ def feed_forward_lengths(model: GgufModel) -> list[int]:
     """Of each layer; some files have a list. Raises ConfigError."""
     key, layers = model.key("feed_forward_length"), model.num_layers()
     if not isinstance(model.metadata.values.get(key), list):
-        return [model.whole("feed_forward_length")] * layers
+        # Of models whose layers all have experts, some files do not say the size of a dense one.
+        return [model.whole("feed_forward_length", 0 if model.has("expert_feed_forward_length") else None)] * layers
     sizes = model.numbers("feed_forward_length")
     if len(sizes) < layers or not all(0 <= size <= MAX_SIZE for size in sizes):
         raise model.refused(f"feed_forward_length={sizes[:20]} must have a size for each of {layers} layers")

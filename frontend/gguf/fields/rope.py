@@ -50,17 +50,23 @@ def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] 
     if (times := model.number("rope.scaling.attn_factor", 1.0)) != 1.0:
         known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
     if model.has("rope.scaling.yarn_log_multiplier"):  # of scores; that of rotated elements is then 1
-        known["mscale"] = known["mscale_all_dim"] = _log_multiplier(model)
+        known |= _log_multiplier(model)
+    if model.architecture == "mistral3" and model.has("attention.temperature_scale"):
+        known["llama_4_scaling_beta"] = model.number("attention.temperature_scale")
     if model.architecture in UNTRUNCATED:
         known["truncate"] = False
     return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context, **known}
 
 
-def _log_multiplier(model: GgufModel) -> float:
-    """DeepSeek's mscale_all_dim, of which files have a tenth."""
+def _log_multiplier(model: GgufModel) -> dict[str, float]:
+    """DeepSeek's mscale_all_dim, of which files have a tenth; that of Mistral 3, whose mscale is 1."""
+    multiplier = model.number("rope.scaling.yarn_log_multiplier")
+    if model.architecture == "mistral3":
+        return {"mscale": 1.0, "mscale_all_dim": multiplier} if multiplier else {}
     if model.architecture != "deepseek2":
         raise model.refused(f"rope.scaling.yarn_log_multiplier is not supported for {model.architecture}")
-    return float(f"{10 * model.number('rope.scaling.yarn_log_multiplier'):.6g}")
+    multiplier = float(f"{10 * multiplier:.6g}")
+    return {"mscale": multiplier, "mscale_all_dim": multiplier}
 
 
 def _by_divisors(model: GgufModel, theta: float, rotary_dim: int, divisors: list[float]) -> dict[str, Any] | None:

@@ -6,10 +6,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.frontend.gguf.folder import make_folder
+from paged_serve.workers.checkpoint.gguf.gguf_checkpoint import open_checkpoint
 
 from ...gguf_files import Type, blocks_of, write_gguf
+from ...gguf_gated_delta import tiled
 from ..paged_loop import PagedLoop
 from ..tiny_models.checkpoints import VARIANTS, ours, random_tokens, write_checkpoint
+from ..tiny_models.made_mtp import made as made_mtp
 
 MULTIPLIED = {"mscale": 0.7, "mscale_all_dim": 0.7}
 FIELDS = {  # that files cannot have otherwise
@@ -24,6 +27,7 @@ FIELDS = {  # that files cannot have otherwise
 OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemoe", "smollm3", "olmo3", "cohere2")
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
 OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n", "gemma4", "gemma4-experts")
+OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "ministral3")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
 SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")
@@ -70,3 +74,38 @@ def test_latent_attention_in_blocks_has_the_values_of_its_blocks(tmp_path):
     files = [write_gguf(folder, tmp_path / f"{at}.gguf", each) for at, each in enumerate((kind, None))]
     blocks, exact = (logits(make_folder(file, tmp_path / "made")) for file in files)
     assert 0 < (blocks - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize("value_dim", [32, 16])  # whole blocks, and half ones
+def test_columns_of_value_heads_are_in_their_order_though_files_have_them_in_blocks(value_dim, tmp_path):
+    folder, name = tmp_path / "folder", "model.layers.0.linear_attn.out_proj.weight"
+    write_checkpoint("qwen3.5", folder, torch.float32, {"linear_value_head_dim": value_dim})
+    kind = lambda each, tensor: Type.Q8_0 if "out_proj" in each else None  # noqa: E731
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", kind), tmp_path / "made")
+    exact = load_file(folder / "model.safetensors")[name]
+    columns = tiled(torch.arange(exact.shape[1]), 4, value_dim)
+    blocks = blocks_of(Type.Q8_0, exact[:, columns])
+    expected = torch.empty_like(exact)
+    expected[:, columns] = torch.from_numpy(gguf.dequantize(blocks, Type.Q8_0).copy())
+    checkpoint = open_checkpoint(made, torch.float32)
+    assert torch.equal(checkpoint.read(name, tuple(exact.shape)), expected)
+    half = exact.shape[1] // 2
+    assert torch.equal(checkpoint.read(name, tuple(exact.shape), 1, half), expected[:, half:])
+    assert checkpoint.format_of(name) == ("Q8_0" if value_dim == 32 else "")
+    if value_dim == 32:
+        found, _ = checkpoint.blocks(name, tuple(exact.shape), 1, half, exact.shape[1])
+        values = gguf.dequantize(found.flatten(1).numpy(), Type.Q8_0)
+        assert torch.equal(torch.from_numpy(values.copy()), expected[:, half:])
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "qwen3-next"])
+def test_a_layer_for_multi_token_prediction_has_the_values_of_the_folder(family, tmp_path):
+    made = made_mtp(family, tmp_path / "folder")
+    folder = make_folder(write_gguf(made.folder, tmp_path / "model.gguf"), tmp_path / "made")
+    checkpoint = open_checkpoint(folder, torch.bfloat16)
+    further = {name: each for name, each in load_file(made.folder / "model.safetensors").items() if "mtp." in name}
+    assert further
+    for name, expected in further.items():
+        if "experts.gate_up" not in name and not name.endswith("experts.down_proj"):
+            assert torch.equal(checkpoint.read(name, tuple(expected.shape)).to(expected.dtype), expected), name
+    assert torch.equal(logits(folder), logits(made.folder))

@@ -2,18 +2,12 @@
 
 from .split_latent import KEYS_OF_LATENT, VALUES_OF_LATENT
 from .tensor_layout import TensorLayout, as_row
-from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, NORM_AFTER_ATTENTION
+from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
 _OF_EXPERTS = ATTENTION | {
     "attn_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate_inp": "mlp.gate",
-}
-_SHARED_EXPERT = {
-    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
-    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-    "ffn_up_shexp": "mlp.shared_expert.up_proj",
-    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 _GPT_OSS = ATTENTION | {
     "attn_norm": "input_layernorm",
@@ -57,7 +51,7 @@ EXPERT_LAYOUTS = {
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
     "glm4moe": TensorLayout(_GLM4_MOE, experts=EXPERTS),
     "qwen2moe": TensorLayout(
-        _OF_EXPERTS | _SHARED_EXPERT, experts=EXPERTS, reshaped={"ffn_gate_inp_shexp.weight": as_row}
+        _OF_EXPERTS | SHARED_EXPERT, experts=EXPERTS, reshaped={"ffn_gate_inp_shexp.weight": as_row}
     ),
     "qwen3moe": TensorLayout(_OF_EXPERTS | HEAD_NORMS, experts=EXPERTS),
     "qwen3vlmoe": TensorLayout(_OF_EXPERTS | HEAD_NORMS, experts=EXPERTS),

@@ -16,8 +16,9 @@ from ..safetensors_files import Checkpoint, TensorEntry
 from ..text_part import beginnings_in
 from .expert_tensors import expert_tensors
 from .names import ROPE_TENSORS, tensor_layout
+from .row_orders import DeltaHeads, Kind, Order, Reordered, checked, interleaved, reordered
 from .split_latent import KEYS_OF_LATENT, VALUES_OF_LATENT, WHOLE, SplitLatent, as_matrix
-from .tensor_layout import TensorLayout
+from .tensor_layout import TensorLayout, name_in_layer
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_MATRICES = 1 << 18  # with those of all experts: more than any model has
@@ -53,7 +54,8 @@ class GgufCheckpoint(Checkpoint):
     def __init__(self, folder: Path, dtype: torch.dtype):
         self._dtype = dtype
         self._stored: dict[str, GgufTensor] = {}
-        self._heads: dict[str, int] = {}  # name -> heads, of tensors with interleaved rows
+        self._orders: dict[str, Order] = {}  # of rows that the file has in another order
+        self._columns: dict[str, Reordered] = {}
         self._split: dict[str, SplitLatent] = {}  # name -> its two tensors
         super().__init__(folder)
 
@@ -66,7 +68,12 @@ class GgufCheckpoint(Checkpoint):
             architecture, {name for file in files for name in file.tensors}, str(files[0].path)
         )
         self.own_names = self._layout.own_names
-        heads = first.whole(f"{architecture}.attention.head_count", 1)
+        self._num_layers = first.whole(f"{architecture}.block_count", 0) - first.whole(
+            f"{architecture}.nextn_predict_layers", 0
+        )
+        has_delta = bool(self._layout.row_orders or self._layout.divided)
+        self._delta = DeltaHeads.read(first, architecture) if has_delta else None
+        heads = first.largest(f"{architecture}.attention.head_count", 1)
         self._heads_of = {"q_proj": heads, "k_proj": first.largest(f"{architecture}.attention.head_count_kv", heads)}
         for file in files:
             for tensor in file.tensors.values():
@@ -89,7 +96,7 @@ class GgufCheckpoint(Checkpoint):
             self._split[whole], self._file_of[whole] = split, self._file_of[keys]
 
     def _add_named(self, file: GgufFile, tensor: GgufTensor) -> None:
-        if of_experts := self._layout.names_of_experts(tensor.name):
+        if of_experts := self._layout.names_of_experts(tensor.name, self._num_layers):
             if len(self.entries) + tensor.shape[0] * len(of_experts) > MAX_MATRICES:
                 raise ConfigError(
                     f"{file.path}: with the experts of {tensor.name} there are over {MAX_MATRICES} matrices"
@@ -97,7 +104,11 @@ class GgufCheckpoint(Checkpoint):
             for name, matrix in expert_tensors(file.path, tensor, of_experts):
                 self._add(file, name, matrix, self._layout)
             return
-        found = self._layout.name(tensor.name)
+        if parts := self._layout.divided.get(name_in_layer(tensor.name), ()):
+            for name, kind in parts:
+                self._add_part(file, self._layout.layer.format(tensor.name.split(".")[1]) + name, tensor, kind)
+            return
+        found = self._layout.name(tensor.name, self._num_layers)
         if found is None:
             raise ConfigError(f"{file.path}: tensor {tensor.name} is not one of the architecture's")
         self._add(file, found, self._layout.reshape(tensor), self._layout)
@@ -119,11 +130,31 @@ class GgufCheckpoint(Checkpoint):
         if layout.are_rows_interleaved and heads is not None:
             if heads < 1 or tensor.shape[0] % (2 * heads):
                 raise ConfigError(f"{file.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
-            self._heads[name] = heads
+            self._orders[name] = interleaved(tensor.shape[0], heads)
+        if self._delta is not None and tensor.shape:
+            self._add_orders(name, tensor, self._delta, str(file.path))
+
+    def _add_orders(self, name: str, tensor: GgufTensor, heads: DeltaHeads, source: str) -> None:
+        stored = name_in_layer(tensor.name)
+        if (kind := self._layout.row_orders.get(stored)) is not None:
+            self._orders[name] = checked(reordered(kind, heads), tensor, tensor.shape[0], source).order
+        if (kind := self._layout.column_orders.get(stored)) is not None:
+            self._columns[name] = checked(reordered(kind, heads), tensor, tensor.shape[-1], source)
+
+    def _add_part(self, file: GgufFile, name: str, tensor: GgufTensor, kind: Kind) -> None:
+        assert self._delta is not None
+        self._add(file, name, tensor, self._layout)
+        found = checked(reordered(kind, self._delta), tensor, self.entries[name].shape[0], str(file.path))
+        ends = self.entries[name].data_offsets[0], self.entries[name].data_offsets[0] + tensor.num_bytes // 2
+        self._orders[name] = found.order
+        self.entries[name] = TensorEntry(tensor.format.name, [found.rows, *tensor.shape[1:]], ends)
 
     def format_of(self, name: str) -> str:
-        """The block format of tensor `name`; "" if there is none."""
-        return self._stored[name].format.name if name in self._stored else ""
+        """The block format of tensor `name`; "" if there is none, or if its blocks have columns in another order."""
+        if (stored := self._stored.get(name)) is None:
+            return ""
+        are_whole = name not in self._columns or self._columns[name].unit % stored.format.num_elements == 0
+        return stored.format.name if are_whole else ""
 
     def _values(self, name: str, shape: tuple[int, ...], dim: int, span: slice) -> Tensor:
         if split := self._split.get(name):
@@ -133,50 +164,52 @@ class GgufCheckpoint(Checkpoint):
             return joined[span] if dim == 0 else joined[:, span]
         start, stop, _ = span.indices(shape[dim])
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
-        if self.format_of(name) in FLOAT_FORMATS:
-            values = self._floats(name, shape)[rows]
+        if (columns := self._columns.get(name)) is not None:
+            wanted = columns.order(torch.arange(0 if dim == 0 else start, shape[1] if dim == 0 else stop))
+            is_float = self._stored[name].format.name in FLOAT_FORMATS
+            return (self._floats(name)[rows] if is_float else self._dequantized(name, rows, 0, shape[1]))[:, wanted]
+        if self._stored[name].format.name in FLOAT_FORMATS:
+            values = self._floats(name)[rows]
             values = values if dim == 0 else values[:, start:stop]
         else:
             values = self._dequantized(name, rows, 0 if dim == 0 else start, shape[1] if dim == 0 else stop)
         if order is not None:
             values = values[order]
-        return values.float() - 1.0 if self._layout.norms_plus_1 and name.endswith("norm.weight") else values
+        return values.float() - 1.0 if self._layout.norm_is_plus_1(self._stored[name].name) else values
 
     def blocks(self, name: str, shape: tuple[int, int], dim: int, start: int, stop: int) -> tuple[Tensor, int]:
         """The blocks of [start, stop) along `dim`: [rows, blocks, bytes] uint8; and the inputs before `start`."""
         self._check_and_count(name, shape, DEQUANTIZED_FORMATS)
         rows, order = self._rows(name, start if dim == 0 else 0, stop if dim == 0 else shape[0])
         first, last = (0, shape[1]) if dim == 0 else (start, stop)
-        span = self._block_span(name, first, last)
-        found = self.raw_blocks(name)[rows, span]
-        return found if order is None else found[order], first - span.start * self._stored[name].format.num_elements
+        span, size = self._block_span(name, first, last), self._stored[name].format.num_elements
+        if (columns := self._columns.get(name)) is not None:
+            places = columns.order(torch.arange(span.start, span.stop) * size) // size
+            found = self.raw_blocks(name)[rows][:, places]
+        else:
+            found = self.raw_blocks(name)[rows, span]
+        return found if order is None else found[order], first - span.start * size
 
     def _rows(self, name: str, start: int, stop: int) -> tuple[slice, Tensor | None]:
-        """Where the rows [start, stop) are in the file: the rows to read, and their order among these.
-
-        A file of Llama has the rows i and i + head_dim / 2 of each query and key head side by side.
-        """
-        if name not in self._heads or start >= stop:
+        """Where the rows [start, stop) are in the file: the rows to read, and their order among these."""
+        if name not in self._orders or start >= stop:
             return slice(start, stop), None
-        half = self._stored[name].shape[0] // self._heads[name] // 2
-        wanted = torch.arange(start, stop)
-        head, within = wanted // (2 * half), wanted % (2 * half)
-        places = head * 2 * half + within % half * 2 + within // half
+        places = self._orders[name](torch.arange(start, stop))
         first = int(places.min())
         return slice(first, int(places.max()) + 1), places - first
 
-    def _floats(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        dtype = DTYPES[self.format_of(name)]
+    def _floats(self, name: str) -> Tensor:
+        dtype = DTYPES[self._stored[name].format.name]
         data = self._bytes(name)
         if data.data_ptr() % dtype.itemsize:
             data = data.clone()
-        return data.view(dtype).view(shape)
+        return data.view(dtype).view(self._stored[name].shape)
 
     def _dequantized(self, name: str, rows: slice, first: int, last: int) -> Tensor:
         """The values of `rows` and of the columns [first, last), in the model's dtype, all finite or ConfigError."""
         span, size = self._block_span(name, first, last), self._stored[name].format.num_elements
         raw = self.raw_blocks(name)[rows, span]
-        dequantize, before = DEQUANTIZERS[self.format_of(name)], first - span.start * size
+        dequantize, before = DEQUANTIZERS[self._stored[name].format.name], first - span.start * size
         values = torch.empty((len(raw), last - first), dtype=self._dtype)
         step = max(1, ELEMENTS_AT_ONCE // max(1, raw.shape[1] * size))
         for at in range(0, len(raw), step):

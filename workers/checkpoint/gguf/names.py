@@ -7,6 +7,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from .encoder_names import ENCODER_LAYOUTS
 from .expert_names import EXPERT_LAYOUTS
+from .gated_delta_names import BY_KEY_HEAD, GATED_DELTA_LAYOUTS
 from .gemma_names import GEMMA_LAYOUTS
 from .recurrent_names import RECURRENT_LAYOUTS
 from .tensor_layout import WHOLE, TensorLayout
@@ -89,6 +90,7 @@ TENSOR_LAYOUTS = (
     | GEMMA_LAYOUTS
     | ENCODER_LAYOUTS
     | RECURRENT_LAYOUTS
+    | GATED_DELTA_LAYOUTS
     | {
         "llama": TensorLayout(
             LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=MIXTRAL_EXPERTS, are_rows_interleaved=True
@@ -112,6 +114,7 @@ TENSOR_LAYOUTS = (
         "exaone4": TensorLayout(_POST_NORMS),
         "command-r": TensorLayout(LLAMA | HEAD_NORMS),
         "cohere2": TensorLayout(LLAMA),
+        "mistral3": TensorLayout(LLAMA, are_rows_interleaved=True),
         "seed_oss": TensorLayout(NORM_AFTER_ATTENTION),
         "minicpm": TensorLayout(LLAMA, are_rows_interleaved=True),
         "internlm2": TensorLayout(
@@ -151,6 +154,7 @@ TENSOR_LAYOUTS = (
 
 # Of files with a tensor that other files of the architecture lack: architecture -> (its name, layout).
 _VARIANTS = {
+    "qwen3next": ("blk.0.ssm_in.weight", BY_KEY_HEAD),
     "falcon": (
         "blk.0.attn_norm_2.weight",
         replace(TENSOR_LAYOUTS["falcon"], in_layers=_FALCON | {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}),

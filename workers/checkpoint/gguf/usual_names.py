@@ -24,6 +24,12 @@ EXPERTS: dict[str, str | tuple[str, ...]] = {
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
+SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
 MIXTRAL_EXPERTS = {
     "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
