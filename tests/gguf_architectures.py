@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gguf_expert_families import OWN, family_keys, family_tensors
 from .gguf_gated_delta import GATED_DELTA, gated_delta_tensors
 from .gguf_gemma4 import gemma4_keys, gemma4_tensor
 from .gguf_recurrent import recurrent_values
@@ -21,6 +22,19 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": "qwen3moe",
     "OlmoeForCausalLM": "olmoe",
     "GptOssForCausalLM": "gpt-oss",
+    "MiniMaxM2ForCausalLM": "minimax-m2",
+    "Ernie4_5ForCausalLM": "ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5-moe",
+    "HunYuanDenseV1ForCausalLM": "hunyuan-dense",
+    "HunYuanMoEV1ForCausalLM": "hunyuan-moe",
+    "Llama4ForCausalLM": "llama4",
+    "Cohere2MoeForCausalLM": "cohere2moe",
+    "Dots1ForCausalLM": "dots1",
+    "AfmoeForCausalLM": "afmoe",
+    "ExaoneMoeForCausalLM": "exaone-moe",
+    "PhimoeForCausalLM": "phimoe",
+    "MiniCPM3ForCausalLM": "minicpm3",
+    "NemotronHForCausalLM": "nemotron_h_moe",
     "Qwen3_5ForCausalLM": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3NextForCausalLM": "qwen3next",
@@ -61,13 +75,23 @@ ARCHITECTURES = {
     "DeepseekV3ForCausalLM": "deepseek2",
 }
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
-LAYER_NORM += ("gptneox", "bloom", "olmo")
+LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 PLUS_1 = ("gemma", "gemma2", "gemma3", "nemotron")  # norms
-INTERLEAVED = ("llama", "mistral3", "granite", "granitemoe", "granitehybrid", "smollm3", "olmo", "arcee")
+INTERLEAVED = (
+    "llama",
+    "mistral3",
+    "nemotron_h_moe",
+    "granite",
+    "granitemoe",
+    "granitehybrid",
+    "smollm3",
+    "olmo",
+    "arcee",
+)
 WINDOWS = ("gemma2", "gemma3", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
 KINDS_OF_LAYERS = ("gemma3n", "olmo2", "exaone4", "cohere2")
-RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2")
+RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe")
 GROUPED = ("bloom", "gptneox", "falcon")  # matrices of q, k and v
 SIGMOID = 2
 KEYS: dict[str, dict[str, str]] = {  # of an architecture: in config.json, and in a file
@@ -115,7 +139,7 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
     """The keys of one architecture, besides those of all."""
     keys = {key: config[name] for name, key in KEYS.get(architecture, {}).items() if config.get(name) is not None}
     epsilon = "layer_norm_epsilon" if architecture in LAYER_NORM else "layer_norm_rms_epsilon"
-    keys[f"attention.{epsilon}"] = next((config[name] for name in EPSILONS if name in config), 1e-5)
+    keys[f"attention.{epsilon}"] = next((config[name] for name in EPSILONS if config.get(name) is not None), 1e-5)
     if architecture in WINDOWS and config.get("sliding_window"):
         keys["attention.sliding_window"] = config["sliding_window"]
         if architecture in KINDS_OF_LAYERS:
@@ -126,6 +150,8 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys["activation_sparsity_scale"] = torch.distributions.Normal(0, 1).icdf(shares).tolist()
     if architecture == "glm4moe" or config["model_type"] == "deepseek_v3":
         keys["expert_gating_func"] = SIGMOID
+    if architecture in OWN:
+        keys |= family_keys(config, architecture)
     if architecture == "mistral3":
         rope = config["rope_parameters"]
         keys |= {"rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"]}
@@ -149,7 +175,7 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
     for name, tensor in tensors.items():
         if architecture in GATED_DELTA:
             found |= gated_delta_tensors(name, tensor, config, architecture)
-        elif name.endswith("kv_b_proj.weight"):
+        elif name.endswith("kv_b_proj.weight") and architecture != "minicpm3":
             found |= _split_latent(name, tensor, config)
         elif name.endswith("shared_mlp.input_linear.weight"):
             layer = name.partition("shared_mlp")[0]
@@ -176,6 +202,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
             found[f"{name}.weight"] = tensor
         elif name.endswith("e_score_correction_bias"):
             found[f"{name.removesuffix('_bias')}.bias"] = tensor
+        elif architecture in OWN and architecture not in RECURRENT:
+            found |= family_tensors(name, tensor, architecture)
         else:
             named = name.removeprefix("transformer.") if architecture == "bloom" else name
             values = values_of(name, tensor, architecture, config)
@@ -185,6 +213,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
                 named, values = recurrent_values(name, values, config)
             if ".feed_forward.experts." in name:
                 named = name.replace("feed_forward", "mlp")
+            if ".mixer.experts." in name:
+                named = name.replace("backbone", "model").replace("mixer", "mlp")
             found[named] = values
     return found
 

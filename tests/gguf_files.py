@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_expert_families import OWN
 from .gguf_gated_delta import GATED_DELTA, further_name, gated_delta_keys
 from .gguf_gemma4 import gemma4_divisors
 from .gguf_recurrent import recurrent_keys
 
 Type = gguf.GGMLQuantizationType
 FLOAT32 = (".ffn_gate_inp", ".ssm_d", ".ssm_norm", "conv")  # parts of names of float32 tensors
+NAMED_AS = {"cohere2moe": "glm4moe"}  # of architectures that the package does not know: one with the same names
 TIED = ("gpt2", "starcoder", "bloom", "falcon")  # without a word about it in config.json
 EXPERT_KEYS = {  # of config.json, and of a file
     "num_experts": "expert_count",
@@ -57,7 +59,8 @@ def write_gguf(
     for key, value in (tokenizer or byte_tokenizer(config["vocab_size"])).items():
         add_key(writer, f"tokenizer.{key}", value)
     names = gguf.get_tensor_name_map(
-        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture), keys["block_count"]
+        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == NAMED_AS.get(architecture, architecture)),
+        keys["block_count"],
     )
     is_tied = config.get("tie_word_embeddings", architecture in TIED)
     for name, values in as_stored(tensors, architecture, config).items():
@@ -124,7 +127,7 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
         "context_length": config.get("max_position_embeddings") or config.get("n_positions") or 512,
         "embedding_length": hidden,
         "feed_forward_length": config.get("intermediate_size") or feed_forward_size(tensors),
-        "block_count": field_of(config, "num_hidden_layers", "n_layer"),
+        "block_count": config.get("num_hidden_layers") or config.get("n_layer") or len(config["layers_block_type"]),
         "attention.head_count": heads,
         "attention.head_count_kv": kv_heads_of(config, heads),
         "attention.key_length": head_dim,
@@ -143,7 +146,11 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
     keys |= own_keys(config, architecture)
     if architecture in GATED_DELTA:
         keys |= gated_delta_keys(config, architecture, tensors)
-    return keys | recurrent_keys(config, architecture, tensors) if architecture in RECURRENT else keys
+    return (
+        keys | recurrent_keys(config, architecture, tensors)
+        if architecture in RECURRENT and architecture not in OWN
+        else keys
+    )
 
 
 def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:

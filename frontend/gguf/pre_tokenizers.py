@@ -99,21 +99,28 @@ _DEEPSEEK_V3 = (
 _SEED = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 _LLAMA3 = PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True, adds_bos=True)
 _THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
+_PHRASES = (  # of K-EXAONE: words with single spaces between them stay together
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_GPT4O = _cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")
 _GPT2, _DIGITS = PreTokenizer(), PreTokenizer(single_digits=True)
 PRE_TOKENIZERS = {  # those of models whose architectures are supported
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _THREE_DIGITS),
-    "qwen2": PreTokenizer((_words(r"\p{N}"),), composes=True),
+    **dict.fromkeys(("qwen2", "hunyuan"), PreTokenizer((_words(r"\p{N}"),), composes=True)),
     "qwen35": PreTokenizer((_words(r"\p{N}", r"\p{M}"),), composes=True),
     "deepseek-r1-qwen": PreTokenizer((_words(r"\p{N}"),)),
     "tekken": PreTokenizer((_cased_words("", r"\p{N}"),), ignores_merges=True, adds_bos=True),
-    "gpt-4o": PreTokenizer((_cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}"),)),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), PreTokenizer((_GPT4O,))),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))),
+    "exaone-moe": PreTokenizer((_PHRASES,)),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True)),
     "stablelm2": PreTokenizer((_words(r"\p{N}"),), composes=True),
     "seed-coder": PreTokenizer((_SEED,)),
     "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM, single_digits=True),
     "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER, single_digits=True),
-    "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(_DEEPSEEK_V3)),
     "kimi-k2": PreTokenizer((_kimi(),), ignores_merges=True),
     "bloom": PreTokenizer((" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",)),
     **dict.fromkeys(("gpt-2", "phi-2", "exaone4", "roberta-bpe"), _GPT2),

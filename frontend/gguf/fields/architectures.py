@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, encoders, experts, gated_delta, gemma, latent, recurrent
+from . import dense, encoders, expert_families, experts, gemma, latent, recurrent
 from .dense import nothing_more
 
 Heads = Literal["usual", "latent", "of_some_layers", "of_kinds", "none"]
@@ -79,12 +79,12 @@ ARCHITECTURES = {
         predicts_further=True,
     ),
     "qwen35": Architecture(
-        "Qwen3_5ForCausalLM", "qwen3_5_text", gated_delta.qwen35, is_partial=True, predicts_further=True
+        "Qwen3_5ForCausalLM", "qwen3_5_text", recurrent.qwen35, is_partial=True, predicts_further=True
     ),
     "qwen35moe": Architecture(
         "Qwen3_5MoeForCausalLM",
         "qwen3_5_moe_text",
-        gated_delta.qwen_moe,
+        recurrent.qwen_moe,
         is_partial=True,
         has_experts=True,
         predicts_further=True,
@@ -92,8 +92,48 @@ ARCHITECTURES = {
     "qwen3next": Architecture(
         "Qwen3NextForCausalLM",
         "qwen3_next",
-        gated_delta.qwen_moe,
+        recurrent.qwen_moe,
         is_partial=True,
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "minimax-m2": Architecture(
+        "MiniMaxM2ForCausalLM", "minimax_m2", expert_families.minimax_m2, is_partial=True, has_experts=True
+    ),
+    "ernie4_5": Architecture("Ernie4_5ForCausalLM", "ernie4_5", expert_families.ernie4_5),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", expert_families.ernie4_5_moe, has_experts=True
+    ),
+    "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", expert_families.hunyuan),
+    "hunyuan-moe": Architecture(
+        "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", expert_families.hunyuan_moe, has_experts=True
+    ),
+    "llama4": Architecture("Llama4ForCausalLM", "llama4_text", expert_families.llama4, has_experts=True),
+    "cohere2moe": Architecture(
+        "Cohere2MoeForCausalLM",
+        "cohere2_moe",
+        expert_families.cohere2_moe,
+        epsilon="layer_norm_eps",
+        has_experts=True,
+    ),
+    "dots1": Architecture("Dots1ForCausalLM", "dots1", expert_families.dots1, has_experts=True),
+    "afmoe": Architecture("AfmoeForCausalLM", "afmoe", expert_families.afmoe, has_experts=True),
+    "exaone-moe": Architecture(
+        "ExaoneMoeForCausalLM", "exaone_moe", expert_families.exaone_moe, has_experts=True, predicts_further=True
+    ),
+    "phimoe": Architecture(
+        "PhimoeForCausalLM", "phimoe", expert_families.phimoe, epsilon="rms_norm_eps", has_experts=True
+    ),
+    "minicpm3": Architecture("MiniCPM3ForCausalLM", "minicpm3", latent.minicpm3, heads="latent"),
+    "nemotron_h": Architecture(
+        "NemotronHForCausalLM", "nemotron_h", recurrent.nemotron_h, epsilon="layer_norm_epsilon", heads="of_kinds"
+    ),
+    "nemotron_h_moe": Architecture(
+        "NemotronHForCausalLM",
+        "nemotron_h",
+        recurrent.nemotron_h,
+        epsilon="layer_norm_epsilon",
+        heads="of_kinds",
         has_experts=True,
         predicts_further=True,
     ),

@@ -45,10 +45,10 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
         raise model.refused(f"attention.head_count={heads} and embedding_length={hidden_size} must be at least 1")
     head_dim = model.whole("attention.key_length", hidden_size // heads)
     rotary_dim = model.whole("rope.dimension_count", head_dim)
-    if architecture.heads != "latent":
-        _check_heads(model, architecture, head_dim, rotary_dim)
     if architecture.heads == "of_kinds":  # the architecture's own fields say the rest
         return {"hidden_size": hidden_size, "num_attention_heads": heads, "head_dim": head_dim}
+    if architecture.heads != "latent":
+        _check_heads(model, architecture, head_dim, rotary_dim)
     return {
         "hidden_size": hidden_size,
         "intermediate_size": feed_forward_length(model),

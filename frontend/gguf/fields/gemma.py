@@ -69,6 +69,8 @@ def gemma3n(model: GgufModel, head_dim: int) -> dict[str, Any]:
 def gemma4(model: GgufModel, head_dim: int) -> dict[str, Any]:
     """The file's sizes of heads are those of layers with full attention; those of windows are named apart."""
     kinds = layer_types(model, 6)
+    if head_dim < 2:
+        raise model.refused(f"attention.key_length={head_dim} must be at least 2")
     size = model.whole("attention.key_length_swa", head_dim)
     for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
         if (other := model.whole(key, size)) != size:

@@ -56,3 +56,19 @@ def _latent_sizes(model: GgufModel) -> dict[str, Any]:
         "qk_nope_head_dim": lengths["key"] - rotated,
         "v_head_dim": lengths["value"],
     }
+
+
+def minicpm3(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Files do not say the factors of the published model, nor the size of values, which follows from the heads'."""
+    rotated, heads = model.whole("rope.dimension_count"), model.whole("attention.head_count")
+    hidden_size, scalings = (
+        model.whole("embedding_length"),
+        {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    )
+    return scalings | {
+        "q_lora_rank": model.whole("attention.q_lora_rank", 0) or None,
+        "kv_lora_rank": model.whole("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": model.whole("attention.key_length") - rotated,
+        "v_head_dim": hidden_size // heads,
+    }

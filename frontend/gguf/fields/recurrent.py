@@ -5,7 +5,9 @@ from typing import Any
 from ..model import GgufModel
 from .dense import multipliers
 from .experts import SIGMOID, counts, expert_size, rows
-from .layers import FULL
+from .layers import FULL, feed_forward_lengths
+
+LINEAR = "linear_attention"
 
 
 def lfm2(model: GgufModel, head_dim: int) -> dict[str, Any]:
@@ -146,3 +148,88 @@ def _turns(model: GgufModel, what: str, layers: list[bool]) -> tuple[int, int]:
         if period > chosen[0] and chosen == list(range(chosen[0], len(layers), period)):
             return period, chosen[0]
     raise model.refused(f"its layers with {what}, {chosen[:20]}, are not regular")
+
+
+def nemotron_h(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Each layer is Mamba 2 (M), attention without rotation (*), experts (E) or a feed-forward (-), by its tensors."""
+    layers = range(model.num_layers())
+    parts = {"ssm_in": "M", "attn_q": "*", "ffn_gate_inp": "E", "ffn_up": "-"}
+    letters = ""
+    for layer in layers:
+        found = [letter for name, letter in parts.items() if model.tensor(f"blk.{layer}.{name}.weight") is not None]
+        if not found:
+            raise model.refused(f"layer {layer} has none of the tensors {', '.join(parts)}")
+        letters += found[0]
+    feed_forward_lengths(model)
+    mamba = _mamba2(model, letters.find("M") if "M" in letters else 0)
+    own = {
+        "hybrid_override_pattern": letters,
+        "num_key_value_heads": max(model.kv_heads()) or 1,
+        "intermediate_size": rows(model, "ffn_up", letters.index("-")) if "-" in letters else 1,
+        "mamba_num_heads": mamba["mamba_n_heads"],
+        "mamba_head_dim": mamba["mamba_d_head"],
+        "n_groups": model.whole("ssm.group_count"),
+        "ssm_state_size": mamba["mamba_d_state"],
+        "conv_kernel": mamba["mamba_d_conv"],
+        "use_conv_bias": mamba["mamba_conv_bias"],
+        "use_bias": mamba["mamba_proj_bias"],
+    }
+    if "E" in letters:
+        return own | _nemotron_experts(model, letters.index("E"))
+    for name in ("count", "used_count", "weights_norm", "weights_scale", "group_count", "group_used_count"):
+        model.key(f"expert_{name}")  # defaults of the format, which mean nothing without experts
+    return own
+
+
+def _nemotron_experts(model: GgufModel, layer: int) -> dict[str, Any]:
+    norm = model.truth("expert_weights_norm", True)
+    count, used = counts(model, SIGMOID, norm=norm, may_scale=True)
+    groups = model.whole("expert_group_count", 0) or 1
+    return {
+        "n_routed_experts": count,
+        "num_experts_per_tok": used,
+        "moe_intermediate_size": rows(model, "ffn_up_exps", layer),
+        "n_shared_experts": model.whole("expert_shared_count", 1),
+        "moe_shared_expert_intermediate_size": rows(model, "ffn_up_shexp", layer),
+        "n_group": groups,
+        "topk_group": model.whole("expert_group_used_count", 0) or groups,
+        "norm_topk_prob": norm,
+        "routed_scaling_factor": model.number("expert_weights_scale", 0.0) or 1.0,
+    }
+
+
+def qwen35(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    heads, inner = model.whole("ssm.time_step_rank"), model.whole("ssm.inner_size")
+    if heads < 1 or inner % heads:
+        raise model.refused(f"ssm.time_step_rank={heads} heads do not divide the ssm.inner_size={inner}")
+    return {
+        "layer_types": _kinds(model),
+        "linear_conv_kernel_dim": model.whole("ssm.conv_kernel"),
+        "linear_key_head_dim": model.whole("ssm.state_size"),
+        "linear_value_head_dim": inner // heads,
+        "linear_num_key_heads": model.whole("ssm.group_count"),
+        "linear_num_value_heads": heads,
+    }
+
+
+def qwen_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Qwen3-Next, and Qwen3.5 with experts."""
+    count, used = counts(model)
+    sizes = {"num_experts": count, "num_experts_per_tok": used, "moe_intermediate_size": expert_size(model)}
+    sizes["shared_expert_intermediate_size"] = rows(model, "ffn_gate_shexp")
+    return qwen35(model, head_dim) | sizes | {"norm_topk_prob": True}
+
+
+def _kinds(model: GgufModel) -> list[str]:
+    """Of each layer, by a list or a period in the file."""
+    layers, key = model.num_layers(), "attention.recurrent_layers"
+    period = model.whole("full_attention_interval", 4)
+    if isinstance(model.metadata.values.get(model.key(key)), list):
+        are_linear = [bool(each) for each in model.numbers(key)]
+        if len(are_linear) < layers:
+            raise model.refused(f"{key} has {len(are_linear)} entries for {layers} layers")
+    elif period < 1:
+        raise model.refused(f"full_attention_interval={period} must be at least 1")
+    else:
+        are_linear = [(layer + 1) % period != 0 for layer in range(layers)]
+    return [LINEAR if each else FULL for each in are_linear[:layers]]

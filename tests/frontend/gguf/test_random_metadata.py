@@ -64,7 +64,7 @@ VALUES = (
 )
 TENSORS = ("attn_q.bias", "attn_q_norm.weight", "ffn_gate_inp.weight", "ffn_gate_exps.weight", "exp_probs_b.bias")
 TENSORS += ("ffn_norm.weight", "ffn_gate.weight", "ffn_gate_shexp.weight", "ssm_norm.weight", "attn_norm_2.weight")
-TENSORS += ("laurel_l.weight",)
+TENSORS += ("laurel_l.weight", "ssm_in.weight", "attn_q.weight", "ffn_up.weight")
 WHOLE = ("token_embd.weight", "per_layer_token_embd.weight")
 
 

@@ -109,6 +109,8 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         ("falcon", "It's 12345 ok?! $5", ["It", "'", "s", " ", "123", "45", " ok", "?!", " ", "$", "5"]),
         ("qwen35", "xe\u0301t 12", ["xe\u0301t", " ", "1", "2"]),
         ("qwen2", "xe\u0301t", ["xe", "\u0301t"]),
+        ("cohere2moe", "it's 1234567.", ["it's", " ", "1", "234", "567", "."]),
+        ("exaone-moe", "we do it 12/", ["we do it", " ", "1", "2", "/"]),
     ],
 )
 def test_texts_are_divided_as_the_published_tokenizers_divide_them(pre, text, words):

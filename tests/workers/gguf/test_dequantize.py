@@ -9,6 +9,8 @@ from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS, DEQUANTIZED_F
 from paged_serve.workers.checkpoint.blocks.dequantize import DEQUANTIZERS
 from paged_serve.workers.checkpoint.gguf.names import TENSOR_LAYOUTS
 
+from ...gguf_files import NAMED_AS
+
 
 def test_each_type_has_the_number_name_and_size_of_the_package():
     for number, block in BLOCK_FORMATS.items():
@@ -39,7 +41,8 @@ def test_no_blocks_have_no_values():
 @pytest.mark.parametrize("architecture", TENSOR_LAYOUTS)
 def test_each_tensor_of_an_architecture_has_the_name_that_the_package_gives_it(architecture):
     layout = TENSOR_LAYOUTS[architecture]
-    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    known = NAMED_AS.get(architecture, architecture)
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(kind, 40)
     for stored in (*layout.whole, *(f"blk.37.{part}" for part in layout.in_layers)):
         if stored != "output" or architecture != "gemma":

@@ -15,7 +15,17 @@ from ..tiny_models.checkpoints import VARIANTS, ours, random_tokens, write_check
 from ..tiny_models.made_mtp import made as made_mtp
 
 MULTIPLIED = {"mscale": 0.7, "mscale_all_dim": 0.7}
+LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
+MINICPM3_ROPE = VARIANTS["minicpm3"]["rope_parameters"] | {"rope_theta": 10000.0}
 FIELDS = {  # that files cannot have otherwise
+    "afmoe": {"global_attn_every_n_layers": 4},
+    "dots1": {"sliding_window": None},
+    "hunyuan": {"rope_parameters": VARIANTS["hunyuan"]["rope_parameters"] | {"rope_theta": 10000.0}},
+    "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "llama4": LLAMA4 | {"no_rope_layers": (1, 1, 1, 0, 1)},
+    "llama4-experts": LLAMA4 | {"no_rope_layers": (1, 1, 1, 0)},
+    "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "rope_parameters": MINICPM3_ROPE},
+    "phimoe": {"router_jitter_noise": 0.01},
     "deepseek-v2": {"rope_parameters": VARIANTS["deepseek-v2"]["rope_parameters"] | MULTIPLIED},
     "deepseek-v3": {"rope_parameters": VARIANTS["deepseek-v3"]["rope_parameters"] | MULTIPLIED},
     "falcon-two-norms": {"bias": False},
@@ -28,9 +38,21 @@ OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemo
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
 OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n", "gemma4", "gemma4-experts")
 OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "ministral3")
+OFTEN += (
+    "nemotron-h",
+    "minimax-m2",
+    "ernie4.5-moe",
+    "hunyuan",
+    "hunyuan-moe",
+    "llama4-experts",
+    "cohere2-moe",
+    "dots1",
+)
+OFTEN += ("afmoe", "exaone-moe", "phimoe", "minicpm3")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
 SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")
+SELDOM += ("nemotron-h-dense", "ernie4.5", "llama4")
 PROMPT = random_tokens(48)
 
 

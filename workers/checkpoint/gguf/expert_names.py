@@ -2,7 +2,7 @@
 
 from .split_latent import KEYS_OF_LATENT, VALUES_OF_LATENT
 from .tensor_layout import TensorLayout, as_row
-from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, NORM_AFTER_ATTENTION, SHARED_EXPERT
+from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
 _OF_EXPERTS = ATTENTION | {
     "attn_norm": "input_layernorm",
@@ -31,24 +31,63 @@ _SHARED_EXPERTS = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
-_DEEPSEEK2 = (
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": KEYS_OF_LATENT,
+    "attn_v_b": VALUES_OF_LATENT,
+}
+_DEEPSEEK2 = LLAMA | _SHARED_EXPERTS | _FURTHER | _LATENT
+_GLM4_MOE = NORM_AFTER_ATTENTION | HEAD_NORMS | _SHARED_EXPERTS | _FURTHER
+_ROUTER = {"ffn_gate_inp": "block_sparse_moe.gate"}
+_FEED_FORWARD = {f"ffn_{each}": f"feed_forward.{each}_proj" for each in ("gate", "up", "down")}
+_LLAMA4 = (
     LLAMA
-    | _SHARED_EXPERTS
-    | _FURTHER
+    | _FEED_FORWARD
     | {
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": KEYS_OF_LATENT,
-        "attn_v_b": VALUES_OF_LATENT,
+        "ffn_gate_inp": "feed_forward.router",
+        **{f"ffn_{each}_shexp": f"feed_forward.shared_expert.{each}_proj" for each in ("gate", "up", "down")},
     }
 )
-_GLM4_MOE = NORM_AFTER_ATTENTION | HEAD_NORMS | _SHARED_EXPERTS | _FURTHER
+_COHERE2_MOE = {name: module for name, module in LLAMA.items() if name != "ffn_norm"} | _SHARED_EXPERTS
+_LLAMA4_EXPERTS = {f"ffn_{each}_exps": f"feed_forward.experts.{{}}.{each}_proj" for each in ("gate", "up", "down")}
+_HUNYUAN = LLAMA | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+_HUNYUAN_MOE = _HUNYUAN | {
+    "ffn_gate_inp": "mlp.gate.wg",
+    **{f"ffn_{each}_shexp": f"mlp.shared_mlp.{each}_proj" for each in ("gate", "up", "down")},
+}
+_AFMOE = (
+    LLAMA
+    | HEAD_NORMS
+    | _SHARED_EXPERTS
+    | {
+        "attn_gate": "self_attn.gate_proj",
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_mlp_layernorm",
+        "post_ffw_norm": "post_mlp_layernorm",
+        "ffn_gate_inp": "mlp.router.gate",
+        "exp_probs_b.bias": "mlp.expert_bias",
+    }
+)
+_EXAONE_MOE = (
+    LLAMA
+    | HEAD_NORMS
+    | _SHARED_EXPERTS
+    | {
+        "exp_probs_b.bias": "mlp.e_score_correction_bias",
+        "nextn.eh_proj": "mtp.fc",
+        "nextn.enorm": "mtp.pre_fc_norm_embedding",
+        "nextn.hnorm": "mtp.pre_fc_norm_hidden",
+        "nextn.shared_head_norm": "mtp.norm",
+    }
+)
 EXPERT_LAYOUTS = {
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
+    "minicpm3": TensorLayout(LLAMA | _LATENT),
     "glm4moe": TensorLayout(_GLM4_MOE, experts=EXPERTS),
     "qwen2moe": TensorLayout(
         _OF_EXPERTS | SHARED_EXPERT, experts=EXPERTS, reshaped={"ffn_gate_inp_shexp.weight": as_row}
@@ -60,4 +99,21 @@ EXPERT_LAYOUTS = {
     "granitemoe": TensorLayout(
         LLAMA | {"ffn_gate_inp": "block_sparse_moe.router.layer"}, experts=EXPERTS, are_rows_interleaved=True
     ),
+    "minimax-m2": TensorLayout(
+        LLAMA | HEAD_NORMS | _ROUTER | {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+        experts=MIXTRAL_EXPERTS,
+    ),
+    "ernie4_5": TensorLayout(LLAMA),
+    "ernie4_5-moe": TensorLayout(
+        LLAMA | _SHARED_EXPERTS | {"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+        experts=EXPERTS,
+    ),
+    "hunyuan-dense": TensorLayout(_HUNYUAN),
+    "hunyuan-moe": TensorLayout(_HUNYUAN_MOE, experts=EXPERTS),
+    "llama4": TensorLayout(_LLAMA4, experts=_LLAMA4_EXPERTS),
+    "cohere2moe": TensorLayout(_COHERE2_MOE, experts=EXPERTS),
+    "dots1": TensorLayout(LLAMA | HEAD_NORMS | _SHARED_EXPERTS, experts=EXPERTS),
+    "afmoe": TensorLayout(_AFMOE, experts=EXPERTS),
+    "exaone-moe": TensorLayout(_EXAONE_MOE, experts=EXPERTS, further="mtp.layers.{}."),
+    "phimoe": TensorLayout(LLAMA | _ROUTER, experts=MIXTRAL_EXPERTS),
 }

@@ -72,7 +72,37 @@ _FALCON_H1 = (
         **{f"ffn_{each}": f"feed_forward.{each}_proj" for each in ("gate", "up", "down")},
     }
 )
+_NEMOTRON_H = _mamba2("mixer") | {
+    "attn_norm": "norm",
+    "attn_q": "mixer.q_proj",
+    "attn_k": "mixer.k_proj",
+    "attn_v": "mixer.v_proj",
+    "attn_output": "mixer.o_proj",
+    "ffn_up": "mixer.up_proj",
+    "ffn_down": "mixer.down_proj",
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+    "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj",
+    # Of a layer for multi-token prediction, which is not read.
+    "nextn.eh_proj": "mtp.eh_proj",
+    "nextn.enorm": "mtp.enorm",
+    "nextn.hnorm": "mtp.hnorm",
+    "nextn.shared_head_norm": "mtp.norm",
+    "post_attention_norm": "mtp.post_attention_norm",
+}
+_NEMOTRON = TensorLayout(
+    _NEMOTRON_H,
+    whole=_BACKBONE,
+    layer="backbone.layers.{}.",
+    experts={"ffn_up_exps": "mixer.experts.{}.up_proj", "ffn_down_exps": "mixer.experts.{}.down_proj"},
+    are_rows_interleaved=True,  # without need, as heads are not rotated
+    reshaped=_MAMBA2_SHAPES,
+    further="mtp.layers.{}.",
+)
 RECURRENT_LAYOUTS = {
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_moe": _NEMOTRON,
     "lfm2": TensorLayout(_LFM2, whole=_LFM2_WHOLE, reshaped=_FILTERS),
     "lfm2moe": TensorLayout(
         _LFM2 | {"ffn_gate_inp": "feed_forward.gate", "exp_probs_b.bias": "feed_forward.expert_bias"},
