@@ -43,6 +43,10 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
     "Gemma3nForCausalLM": "gemma3n",
     "Gemma4ForCausalLM": "gemma4",
+    "Gemma3TextModel": "gemma-embedding",
+    "ModernBertModel": "modern-bert",
+    "EuroBertModel": "eurobert",
+    "GlmForCausalLM": "chatglm",
     "PhiForCausalLM": "phi2",
     "Phi3ForCausalLM": "phi3",
     "Glm4ForCausalLM": "glm4",
@@ -77,7 +81,7 @@ ARCHITECTURES = {
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
 LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe")
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
-PLUS_1 = ("gemma", "gemma2", "gemma3", "nemotron")  # norms
+PLUS_1 = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron")  # norms
 INTERLEAVED = (
     "llama",
     "mistral3",
@@ -89,7 +93,7 @@ INTERLEAVED = (
     "olmo",
     "arcee",
 )
-WINDOWS = ("gemma2", "gemma3", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
+WINDOWS = ("gemma2", "gemma3", "gemma-embedding", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
 KINDS_OF_LAYERS = ("gemma3n", "olmo2", "exaone4", "cohere2")
 RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe")
 GROUPED = ("bloom", "gptneox", "falcon")  # matrices of q, k and v
@@ -159,6 +163,15 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     if architecture == "gemma4":
         keys |= gemma4_keys(config)
+    if architecture in ("modern-bert", "eurobert"):
+        keys["attention.causal"] = False
+    if architecture == "modern-bert":
+        keys |= {
+            "attention.sliding_window": config["local_attention"],
+            "hidden_activation": config["hidden_activation"],
+        }
+    if "sliding_attention" in (rope := config.get("rope_parameters") or {}):
+        keys["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
     if architecture == "deepseek2":
         rotated = config["qk_rope_head_dim"]
         keys |= {"attention.key_length_mla": config["qk_nope_head_dim"] + rotated, "rope.dimension_count": rotated}

@@ -22,8 +22,11 @@ SPECIAL = {
 USUAL_IDS = {"cls": 101, "sep": 102, "unk": 100, "pad": 0, "mask": 103}  # of BERT, in files that do not say them
 
 
-def encoder_files(vocabulary: Vocabulary, kind: str) -> dict[str, Any]:
-    """File name -> its JSON; `kind`: WORD_PIECE, UNIGRAM or else byte-level, as RoBERTa's. Raises ConfigError."""
+def encoder_files(vocabulary: Vocabulary, kind: str, is_doubled: bool | None = None) -> dict[str, Any]:
+    """File name -> its JSON; `kind`: WORD_PIECE, UNIGRAM or else byte-level, as RoBERTa's. Raises ConfigError.
+
+    `is_doubled`: whether two texts have two separators between them; None: as the file says.
+    """
     special = _special_ids(vocabulary, USUAL_IDS if kind == WORD_PIECE else {})
     match kind:
         case "bert":
@@ -38,7 +41,7 @@ def encoder_files(vocabulary: Vocabulary, kind: str) -> dict[str, Any]:
     added = added_tokens(vocabulary)
     for entry in added:  # XLM-R's and RoBERTa's
         entry["lstrip"] = entry["content"] == MASK
-    around = _around(vocabulary, special, is_pair_of_types=kind == WORD_PIECE)
+    around = _around(vocabulary, special, is_doubled, is_pair_of_types=kind == WORD_PIECE)
     whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, **parts}
     return {
         "tokenizer.json": {**whole, "post_processor": around},
@@ -73,7 +76,9 @@ def _with_mask(vocabulary: Vocabulary, mask: int | None) -> Vocabulary:
     return replace(vocabulary, tokens=tokens, kinds=kinds)
 
 
-def _around(vocabulary: Vocabulary, special: dict[str, int], *, is_pair_of_types: bool) -> dict[str, Any]:
+def _around(
+    vocabulary: Vocabulary, special: dict[str, int], is_doubled: bool | None, *, is_pair_of_types: bool
+) -> dict[str, Any]:
     """The post-processor. Two texts have a separator between them in BERT, and two in XLM-R."""
     metadata = vocabulary.metadata
     for name in ("bos", "eos"):
@@ -81,7 +86,8 @@ def _around(vocabulary: Vocabulary, special: dict[str, int], *, is_pair_of_types
             raise metadata.refused(f"{key}=False is not supported for an encoder")
     types = metadata.whole(f"{PREFIX}token_type_count", 2 if is_pair_of_types else 1)
     second = 1 if is_pair_of_types and types > 1 else 0
-    is_doubled = metadata.truth(f"{PREFIX}add_sep_token", not is_pair_of_types)
+    if is_doubled is None:
+        is_doubled = metadata.truth(f"{PREFIX}add_sep_token", not is_pair_of_types)
     first, last = (vocabulary.tokens[special[name]] for name in ("cls", "sep"))
 
     def token(content: str, kind: int) -> dict[str, Any]:

@@ -124,7 +124,7 @@ PRE_TOKENIZERS = {  # those of models whose architectures are supported
     "kimi-k2": PreTokenizer((_kimi(),), ignores_merges=True),
     "bloom": PreTokenizer((" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",)),
     **dict.fromkeys(("gpt-2", "phi-2", "exaone4", "roberta-bpe"), _GPT2),
-    **dict.fromkeys(("olmo", "mpt"), PreTokenizer(composes=True)),
+    **dict.fromkeys(("olmo", "mpt", "modern-bert"), PreTokenizer(composes=True)),
     **dict.fromkeys(("refact", "smollm", "starcoder", "exaone"), _DIGITS),
     "falcon": PreTokenizer(groups_digits=True),
     "command-r": PreTokenizer(single_digits=True, composes=True),

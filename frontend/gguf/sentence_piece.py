@@ -10,7 +10,7 @@ from .byte_level import merges_of_file
 from .vocabulary import PREFIX, Kind, Vocabulary
 
 SPACE = "▁"
-GEMMA = ("gemma", "gemma2", "gemma3")
+GEMMA = ("gemma", "gemma2", "gemma3", "gemma-embedding")
 MAX_SPLITS = 1 << 28  # characters copied to find the merges; 256,000 tokens take 20 million
 
 

@@ -13,7 +13,7 @@ from .vocabulary import PREFIX, Kind, Vocabulary
 TEMPLATE = "tokenizer.chat_template"
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BYTE_LEVEL, SENTENCE_PIECE, GEMMA4 = "gpt2", "llama", "gemma4"
-ENCODERS = ("bert", "nomic-bert")
+ENCODERS = ("bert", "nomic-bert", "modern-bert")
 KINDS = (BYTE_LEVEL, SENTENCE_PIECE, GEMMA4, WORD_PIECE, UNIGRAM)
 SAMPLING = {  # in general.sampling: in generation_config.json
     "temp": "temperature",
@@ -36,7 +36,7 @@ def text_files(model: GgufModel, num_rows: int, *, has_tokenizer: bool) -> dict[
 def _tokenizer_files(model: GgufModel, vocabulary: Vocabulary) -> dict[str, Any]:
     kind = model.metadata.text(f"{PREFIX}model")
     if kind in (WORD_PIECE, UNIGRAM) or (kind == BYTE_LEVEL and model.architecture in ENCODERS):
-        return encoder_files(vocabulary, kind)
+        return encoder_files(vocabulary, kind, is_doubled=False if model.architecture == "modern-bert" else None)
     vocabulary.check_distinct()
     match kind:
         case "gpt2":

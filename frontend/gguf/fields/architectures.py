@@ -35,10 +35,12 @@ ARCHITECTURES = {
     "gemma2": Architecture("Gemma2ForCausalLM", "gemma2", gemma.gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", "gemma3_text", gemma.gemma3),
     "gemma3n": Architecture("Gemma3nForCausalLM", "gemma3n_text", gemma.gemma3n),
+    "gemma-embedding": Architecture("Gemma3TextModel", "gemma3_text", gemma.gemma_embedding),
     "gemma4": Architecture("Gemma4ForCausalLM", "gemma4_text", gemma.gemma4, heads="of_kinds", has_experts=True),
     "phi2": Architecture("PhiForCausalLM", "phi", dense.phi2, epsilon="layer_norm_eps", is_partial=True),
     "phi3": Architecture("Phi3ForCausalLM", "phi3", dense.phi3, is_partial=True),
     "glm4": Architecture("Glm4ForCausalLM", "glm4", dense.glm4, is_partial=True),
+    "chatglm": Architecture("GlmForCausalLM", "glm", dense.glm, is_partial=True),
     "granite": Architecture("GraniteForCausalLM", "granite", dense.granite),
     "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", dense.smollm3),
     "olmo": Architecture("OlmoForCausalLM", "olmo", dense.olmo),
@@ -159,6 +161,8 @@ ARCHITECTURES = {
     "mamba2": Architecture("Mamba2ForCausalLM", "mamba2", recurrent.mamba2, epsilon="layer_norm_epsilon", heads="none"),
     "bert": Architecture("BertModel", "bert", encoders.bert, epsilon="layer_norm_eps"),
     "nomic-bert": Architecture("NomicBertModel", "nomic_bert", encoders.nomic_bert, epsilon="layer_norm_eps"),
+    "modern-bert": Architecture("ModernBertModel", "modernbert", encoders.modern_bert, epsilon="norm_eps"),
+    "eurobert": Architecture("EuroBertModel", "eurobert", encoders.eurobert),
     "granitemoe": Architecture("GraniteMoeForCausalLM", "granitemoe", experts.granitemoe, has_experts=True),
 }
 # A file's metadata tells these from others of its architecture.

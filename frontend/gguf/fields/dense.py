@@ -79,6 +79,11 @@ def glm4(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return {"attention_bias": model.tensor("blk.0.attn_q.bias") is not None}
 
 
+def glm(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    has_biases = any(model.tensor(f"blk.0.{name}.bias") is not None for name in ("attn_q", "attn_qkv"))
+    return {"attention_bias": has_biases}
+
+
 def olmo(model: GgufModel, head_dim: int) -> dict[str, Any]:
     clip = model.number("attention.clamp_kqv", 0.0)
     return {"attention_bias": False, "clip_qkv": clip or None}

@@ -3,6 +3,8 @@
 from typing import Any
 
 from ..model import GgufModel
+from .dense import llama
+from .layers import layer_types
 
 FIRST_POSITION = 2  # in RoBERTa's config.json; files have no rows for the positions before
 LABELS = "classifier.output_labels"
@@ -46,6 +48,36 @@ def nomic_bert(model: GgufModel, head_dim: int) -> dict[str, Any]:
     has = {name: model.tensor(f"blk.0.{name}.bias") is not None for name in ("attn_qkv", "ffn_up", "ffn_down")}
     biases = {"qkv_proj_bias": has["attn_qkv"], "mlp_fc1_bias": has["ffn_up"], "mlp_fc2_bias": has["ffn_down"]}
     return {"activation_function": "swiglu", **biases, **_of_encoders(model)}
+
+
+def modern_bert(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    _check_encoder(model)
+    model.key("classifier.pooling_type")  # of models without a classifier too
+    window = model.whole("attention.sliding_window", 0)
+    if isinstance(model.metadata.values.get(model.key("attention.sliding_window_pattern")), list):
+        every: dict[str, Any] = {"layer_types": layer_types(model, 3)}
+    else:
+        every = {"global_attn_every_n_layers": model.whole("attention.sliding_window_pattern", 3) if window else 1}
+    return every | {
+        "local_attention": window or 2,
+        "hidden_activation": model.text("hidden_activation", "gelu"),
+        "global_rope_theta": model.number("rope.freq_base", 160000.0),
+        "local_rope_theta": model.number("rope.freq_base_swa", 10000.0),
+        "num_key_value_heads": None,
+    }
+
+
+def eurobert(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    _check_encoder(model)
+    model.key("classifier.pooling_type")
+    return llama(model, head_dim)
+
+
+def _check_encoder(model: GgufModel) -> None:
+    if scores_labels(model) or model.tensor("cls.weight") is not None:
+        raise model.refused(f"a classifier, cls.weight or {SCORES}, is not supported for {model.architecture}")
+    if model.truth("attention.causal", False):
+        raise model.refused(f"{model.architecture}.attention.causal=True is not supported for an encoder")
 
 
 def scores_labels(model: GgufModel) -> bool:

@@ -23,7 +23,7 @@ def _scalar(model: GgufModel, head_dim: int) -> float:
         if not (scale := model.number("attention.scale")) > 0:
             raise model.refused(f"attention.scale={scale:g} must be above 0")
         return scale**-2
-    if model.whole("block_count") == LAYERS_OF_27B[model.architecture]:
+    if model.whole("block_count") == LAYERS_OF_27B.get(model.architecture):
         return model.whole("embedding_length") / model.whole("attention.head_count")
     return head_dim
 
@@ -44,6 +44,12 @@ def gemma3(model: GgufModel, head_dim: int) -> dict[str, Any]:
         "rope_local_base_freq": model.number("rope.freq_base_swa", 10000.0),
         "layer_types": layer_types(model, 6),
     }
+
+
+def gemma_embedding(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    if model.truth("attention.causal", False):
+        raise model.refused("attention.causal=True is not supported for gemma-embedding")
+    return gemma3(model, head_dim) | {"use_bidirectional_attention": True}
 
 
 def gemma3n(model: GgufModel, head_dim: int) -> dict[str, Any]:

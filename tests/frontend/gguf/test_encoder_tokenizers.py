@@ -198,3 +198,22 @@ def test_a_vocabulary_that_cannot_be_used_is_refused_by_name(change, message, tm
     with pytest.raises(ConfigError, match="cannot be served") as refusal:
         loaded(keys_of(bert(lowercases=True), **change), tmp_path)
     assert message in str(refusal.value)
+
+
+def test_modern_bert_has_one_separator_between_texts_whatever_the_file_says(tmp_path):
+    made = trained("modern-bert")
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|im_start|> $A <|im_end|>",
+        pair="<|im_start|> $A <|im_end|> $B <|im_end|>",
+        special_tokens=[(each, made.token_to_id(each)) for each in ("<|im_start|>", "<|im_end|>")],
+    )
+    ids = {
+        name: made.token_to_id(f"<|im_{end}|>") for name, end in (("bos", "start"), ("eos", "end"), ("unknown", "end"))
+    }
+    own = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items()}
+    own |= {"tokenizer.ggml.pre": "modern-bert", "tokenizer.ggml.add_sep_token": True}
+    for name, contents in text_files(
+        model_of(byte_level_keys_of(made, **own), "modern-bert"), 1 << 20, has_tokenizer=True
+    ).items():
+        (tmp_path / name).write_text(json.dumps(contents))
+    assert_same(Tokenizer(str(tmp_path)), made)

@@ -20,6 +20,7 @@ MINICPM3_ROPE = VARIANTS["minicpm3"]["rope_parameters"] | {"rope_theta": 10000.0
 FIELDS = {  # that files cannot have otherwise
     "afmoe": {"global_attn_every_n_layers": 4},
     "dots1": {"sliding_window": None},
+    "glm": {"head_dim": 16, "rms_norm_eps": 1e-5},
     "hunyuan": {"rope_parameters": VARIANTS["hunyuan"]["rope_parameters"] | {"rope_theta": 10000.0}},
     "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "llama4": LLAMA4 | {"no_rope_layers": (1, 1, 1, 0, 1)},
@@ -52,7 +53,7 @@ OFTEN += ("afmoe", "exaone-moe", "phimoe", "minicpm3")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
 SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")
-SELDOM += ("nemotron-h-dense", "ernie4.5", "llama4")
+SELDOM += ("nemotron-h-dense", "ernie4.5", "llama4", "glm")
 PROMPT = random_tokens(48)
 
 
@@ -131,3 +132,17 @@ def test_a_layer_for_multi_token_prediction_has_the_values_of_the_folder(family,
         if "experts.gate_up" not in name and not name.endswith("experts.down_proj"):
             assert torch.equal(checkpoint.read(name, tuple(expected.shape)).to(expected.dtype), expected), name
     assert torch.equal(logits(folder), logits(made.folder))
+
+
+def test_chatglm_may_have_queries_keys_and_values_in_one_matrix(tmp_path):
+    folder, fused = tmp_path / "folder", tmp_path / "fused"
+    write_checkpoint("glm", folder, torch.bfloat16, FIELDS["glm"] | {"attention_bias": True})
+    write_checkpoint("glm", fused, torch.bfloat16, FIELDS["glm"] | {"attention_bias": True})
+    tensors = load_file(folder / "model.safetensors")
+    for name in [each for each in tensors if ".q_proj." in each]:
+        layer, kind = name.split(".")[2], name.rpartition(".")[2]
+        parts = [tensors.pop(name.replace("q_proj", f"{each}_proj")) for each in "qkv"]
+        tensors[f"encoder.layers.{layer}.self_attention.query_key_value.{kind}"] = torch.cat(parts)
+    save_file(tensors, fused / "model.safetensors")
+    made = make_folder(write_gguf(fused, tmp_path / "model.gguf"), tmp_path / "made")
+    assert torch.equal(logits(made), logits(folder))

@@ -24,6 +24,11 @@ FAMILIES = {
     "DistilBertModel": torch.float32,
     "NomicBertModel": torch.float32,
 }
+OTHERS = {  # as other files, with what these cannot have otherwise
+    "Gemma3TextModel": {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6, "num_hidden_layers": 6},
+    "ModernBertModel": {},
+    "EuroBertModel": {},
+}
 MODES = {"mean": "mean_tokens", "cls": "cls_token", "last": "lasttoken"}
 PROMPT = tokens(60)
 
@@ -39,6 +44,15 @@ def test_vectors_are_those_of_the_folder(name, tmp_path, pools):
         assert file.geometry.max_position_embeddings == expected.geometry.max_position_embeddings
         for task in ("embed", "token_embed"):
             assert vectors(file, PROMPT, task=task).tobytes() == vectors(expected, PROMPT, task=task).tobytes()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_vectors_of_other_encoders_are_those_of_the_folder(name, tmp_path):
+    folder = tmp_path / "folder"
+    write_reference(folder, name, ENCODERS[name] | OTHERS[name], torch.bfloat16)
+    file = write_gguf(folder, tmp_path / "model.gguf", pooling_type=1)
+    made = make_folder(file, tmp_path / "made", has_tokenizer=name != "ModernBertModel")
+    assert vectors(ours(made), PROMPT).tobytes() == vectors(ours(folder, pooling="mean"), PROMPT).tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """The tensors of encoders in GGUF files: their names in Hugging Face checkpoints."""
 
 from .tensor_layout import TensorLayout
+from .usual_names import LLAMA
 
 _WHOLE = {
     "token_embd": "embeddings.word_embeddings",
@@ -27,7 +28,22 @@ _NOMIC_BERT = {
     "layer_output_norm": "norm2",
 }
 _CLASSIFIER = {"cls": "classifier.dense", "cls.output": "classifier.out_proj"}
+_MODERN_BERT = {
+    "attn_norm": "attn_norm",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.Wo",
+    "ffn_norm": "mlp_norm",
+    "ffn_up": "mlp.Wi",
+    "ffn_down": "mlp.Wo",
+}
+_MODERN_BERT_WHOLE = {
+    "token_embd": "embeddings.tok_embeddings",
+    "token_embd_norm": "embeddings.norm",
+    "output_norm": "final_norm",
+}
 ENCODER_LAYOUTS = {
+    "modern-bert": TensorLayout(_MODERN_BERT, whole=_MODERN_BERT_WHOLE, layer="layers.{}."),
+    "eurobert": TensorLayout(LLAMA),
     "bert": TensorLayout(
         _BERT,
         whole=_WHOLE | _CLASSIFIER | {"token_embd_norm": "embeddings.LayerNorm"},

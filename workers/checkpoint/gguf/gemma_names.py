@@ -60,6 +60,7 @@ GEMMA_LAYOUTS = {
     "gemma": TensorLayout(LLAMA, norms_plus_1=True),
     "gemma2": TensorLayout(_GEMMA2, norms_plus_1=True),
     "gemma3": TensorLayout(_GEMMA3, norms_plus_1=True),
+    "gemma-embedding": TensorLayout(_GEMMA3, norms_plus_1=True),
     "gemma3n": TensorLayout(_GEMMA3N, whole=_WHOLE_WITH_INPUTS, stacked=_ALTUP),
     "gemma4": TensorLayout(_GEMMA4, whole=_WHOLE_WITH_INPUTS, experts=_GEMMA4_EXPERTS),
 }

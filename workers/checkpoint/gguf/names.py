@@ -32,6 +32,8 @@ _GLM4 = LLAMA | {
     "ffn_up": "mlp.gate_up_proj",
     "post_ffw_norm": "post_mlp_layernorm",
 }
+_CHATGLM = LLAMA | {"ffn_up": "mlp.gate_up_proj", "attn_qkv": "self_attn.qkv_proj"}
+_ONE_MATRIX = dict.fromkeys(("query", "key", "value"), "model.layers.{}.self_attn.qkv_proj")
 _POST_NORMS = NORM_AFTER_ATTENTION | HEAD_NORMS | {"post_ffw_norm": "post_feedforward_layernorm"}
 _EXAONE = {
     "attn_norm": "ln_1",
@@ -102,6 +104,7 @@ TENSOR_LAYOUTS = (
         "phi2": TensorLayout(_PHI2, whole=WHOLE | {"output_norm": "model.final_layernorm"}),
         "phi3": TensorLayout(_PHI3),
         "glm4": TensorLayout(_GLM4),
+        "chatglm": TensorLayout(_CHATGLM),
         "granite": TensorLayout(LLAMA, are_rows_interleaved=True),
         "smollm3": TensorLayout(LLAMA, are_rows_interleaved=True),
         "olmo": TensorLayout(LLAMA, are_rows_interleaved=True),
@@ -154,6 +157,7 @@ TENSOR_LAYOUTS = (
 
 # Of files with a tensor that other files of the architecture lack: architecture -> (its name, layout).
 _VARIANTS = {
+    "chatglm": ("blk.0.attn_qkv.weight", replace(TENSOR_LAYOUTS["chatglm"], own_names=_ONE_MATRIX)),
     "qwen3next": ("blk.0.ssm_in.weight", BY_KEY_HEAD),
     "falcon": (
         "blk.0.attn_norm_2.weight",
