@@ -104,7 +104,7 @@ def gemma4(model: GgufModel, head_dim: int) -> dict[str, Any]:
 def _ropes(model: GgufModel, head_dim: int) -> dict[str, Any]:
     """Of both kinds of layers. Where attention is full, pairs that are not rotated have huge divisors in the file."""
     full: dict[str, Any] = {"rope_type": "proportional", "rope_theta": model.number("rope.freq_base", 1e6)}
-    divisors = model.floats("rope_freqs.weight") or [1.0] * (head_dim // 2)
+    divisors = model.floats("rope_freqs.weight") or []
     num_pairs = divisors.count(1.0)
     are_rotated = [True] * num_pairs + [False] * (head_dim // 2 - num_pairs)
     if [each == 1.0 for each in divisors] != are_rotated or any(1.0 != each < UNROTATED for each in divisors):

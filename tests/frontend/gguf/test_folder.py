@@ -185,6 +185,46 @@ def test_gemma_3n_says_the_sizes_of_layers_in_lists_and_how_many_gates_they_drop
     assert fields["num_kv_shared_layers"] == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "divisors", "message"),
+    [
+        ({}, [1.0, 1e30], "rope_freqs.weight must have 4 numbers, each 1 and then each 1e30"),
+        ({}, [1e30, 1.0, 1.0, 1.0], "rope_freqs.weight must have 4 numbers"),
+        ({"feed_forward_length": [48, 96, 48, 48]}, [], "feed_forward_length=[48, 96, 48, 48] must be one size"),
+        ({"attention.head_count_kv": [1, 2, 1, 1]}, [], "different numbers of KV heads"),
+        ({"attention.head_count_kv": [1, 1, 1, 2]}, [], "2 KV heads of full attention and 1 of windows"),
+        ({"rope.dimension_count_swa": 2}, [], "rope.dimension_count_swa=2 other than attention.key_length_swa=4"),
+    ],
+)
+def test_gemma_4_with_other_layers_is_refused_by_name(change, divisors, message, monkeypatch):
+    own = {
+        "block_count": 4,
+        "attention.key_length": 8,
+        "attention.key_length_swa": 4,
+        "attention.sliding_window": 16,
+        "attention.sliding_window_pattern": [True, True, True, False],
+    }
+    keys = {f"gemma4.{key}": value for key, value in (SIZES | own | change).items()}
+    model = model_of(keys, "gemma4")
+    monkeypatch.setattr(type(model), "floats", lambda model, name: divisors or [1.0, 1e30, 1e30, 1e30])
+    add_matrix(model, "token_embd.weight", 280)
+    for layer in range(4):
+        add_matrix(model, f"blk.{layer}.attn_v.weight", 8)
+    with pytest.raises(ConfigError) as refusal:
+        config_fields(model)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(("base", "alpha"), [(648985.0, 50.0), (500000.0, None)])
+def test_hunyuans_base_is_given_back_as_the_alpha_that_stretched_it(base, alpha):
+    keys = SIZES | {"attention.key_length": 32, "rope.freq_base": base}
+    model = model_of({f"hunyuan-dense.{key}": value for key, value in keys.items()}, "hunyuan-dense")
+    add_matrix(model, "token_embd.weight", 280)
+    fields = config_fields(model)
+    assert fields.get("rope_scaling", {}).get("alpha") == alpha
+    assert fields["rope_theta"] == (10000.0 if alpha else base)
+
+
 def add_matrix(model, name: str, rows: int) -> None:
     model.files[0].tensors[name] = GgufTensor(name, (rows, 32), BLOCK_FORMATS[1], 0)
 

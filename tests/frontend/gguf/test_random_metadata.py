@@ -7,6 +7,7 @@ import pytest
 
 from paged_serve.frontend.gguf.fields.architectures import ARCHITECTURES
 from paged_serve.frontend.gguf.fields.config_fields import config_fields
+from paged_serve.frontend.gguf.model import GgufModel
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS
 from paged_serve.protocol.gguf.container import GgufTensor
@@ -80,7 +81,9 @@ def model_with(architecture, keys, rng):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_random_metadata_of_an_architecture_makes_fields_or_is_refused_in_one_line(architecture):
+def test_random_metadata_of_an_architecture_makes_fields_or_is_refused_in_one_line(architecture, monkeypatch):
+    if architecture == "gemma4":
+        monkeypatch.setattr(GgufModel, "floats", lambda model, name: [1.0, 1.0, *[1e30] * 6])
     rng, refusals, num_made = random.Random(architecture), [], 0
     usual = {name: value for name, value in USUAL.items() if "expert" not in name}
     first = model_with(architecture, USUAL if ARCHITECTURES[architecture].has_experts else usual, random.Random(0))

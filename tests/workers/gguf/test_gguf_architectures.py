@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.frontend.gguf.folder import make_folder
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.checkpoint.gguf.gguf_checkpoint import open_checkpoint
 
 from ...gguf_files import Type, blocks_of, write_gguf
@@ -146,3 +147,18 @@ def test_chatglm_may_have_queries_keys_and_values_in_one_matrix(tmp_path):
     save_file(tensors, fused / "model.safetensors")
     made = make_folder(write_gguf(fused, tmp_path / "model.gguf"), tmp_path / "made")
     assert torch.equal(logits(made), logits(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ssm__group_count": 3}, r"ssm.group_count=3, time_step_rank=8, .* are no sizes of a gated delta net"),
+        ({"ssm__inner_size": 64}, r"tensor blk.0.\w+.weight .* needs \d+, not \d+"),
+    ],
+)
+def test_sizes_of_value_heads_that_tensors_do_not_have_are_refused(changes, message, tmp_path):
+    folder = tmp_path / "folder"
+    write_checkpoint("qwen3.5", folder, torch.bfloat16)
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf", **changes), tmp_path / "made")
+    with pytest.raises(ConfigError, match=message):
+        open_checkpoint(made, torch.bfloat16)
