@@ -20,7 +20,9 @@ LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
 MINICPM3_ROPE = VARIANTS["minicpm3"]["rope_parameters"] | {"rope_theta": 10000.0}
 FIELDS = {  # that files cannot have otherwise
     "afmoe": {"global_attn_every_n_layers": 4},
+    "cohere-qk-norm": {"tie_word_embeddings": True},
     "dots1": {"sliding_window": None},
+    "gpt-neox-in-turn": {"hidden_act": "gelu"},
     "glm": {"head_dim": 16, "rms_norm_eps": 1e-5},
     "hunyuan": {"rope_parameters": VARIANTS["hunyuan"]["rope_parameters"] | {"rope_theta": 10000.0}},
     "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
