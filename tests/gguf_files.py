@@ -202,8 +202,19 @@ def random_blocks(kind: Any, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // elements, size), dtype=np.uint8)
     for at in SCALES_AT[kind.name]:
         scales = rng.uniform(-1, 1, blocks.shape[:-1]).astype(np.float16) * np.float16(SCALE_SIZES[kind.name])
-        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+        put_scales(kind.name, blocks, at, scales)
     return blocks.reshape(*shape[:-1], -1)
+
+
+def put_scales(name: str, blocks: np.ndarray, at: int, scales: np.ndarray) -> None:
+    """Put float16 `scales` into `blocks`, at byte `at` of each, or in IQ1_M into the upper nibbles of four words."""
+    if name != "IQ1_M":
+        blocks[..., at : at + 2] = scales[..., None].view(np.uint8)
+        return
+    bits = scales.view(np.uint16)
+    for word in range(4):
+        upper = (bits >> (4 * word) & 15).astype(np.uint8) << 4
+        blocks[..., at + 2 * word + 1] = blocks[..., at + 2 * word + 1] & 15 | upper
 
 
 # The places of the float16 scales in a block, and a size that makes weights of about 0.1.
@@ -220,6 +231,8 @@ SCALES_AT = {
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"), (0,)),
+    "IQ1_M": (48,),
 }
 SCALE_SIZES = {
     "Q8_0": 0.001,
@@ -234,6 +247,9 @@ SCALE_SIZES = {
     "Q4_K": 0.0005,
     "Q5_K": 0.0003,
     "Q6_K": 0.0001,
+    **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S"), 0.003),
+    **dict.fromkeys(("IQ3_XXS", "IQ3_S"), 0.001),
+    **dict.fromkeys(("IQ1_S", "IQ1_M"), 0.02),
 }
 
 

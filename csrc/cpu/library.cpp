@@ -105,6 +105,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(ClipParams)
   SIZE_OF(PackPart)
   SIZE_OF(PackParams)
+  SIZE_OF(PackBlocksParams)
   SIZE_OF(PackInt4Params)
   SIZE_OF(UnpackCodesParams)
   SIZE_OF(QuantizeWeightsParams)

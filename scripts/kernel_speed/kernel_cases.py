@@ -18,6 +18,7 @@ from torch import Tensor
 
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
 from paged_serve.workers.checkpoint.attention_options import AttentionOptions
+from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
 from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
@@ -121,14 +122,14 @@ def random_weight(pool: Pool, weight_format: WeightFormat, outputs: int, inputs:
         case WeightFormat.FP32:
             return pack_float(torch.randn(outputs, inputs))
         case _:
-            return random_blocks(weight_format, outputs, inputs)
+            return random_blocks(pool, weight_format, outputs, inputs)
 
 
-def random_blocks(weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
+def random_blocks(pool: Pool, weight_format: WeightFormat, outputs: int, inputs: int) -> PackedWeight:
     """Panels of blocks of any bits, whose scales are small numbers."""
     stored = next(each for each in FILE_FORMATS.values() if each.name == weight_format.upper())
-    shape = outputs // PANEL, inputs // stored.num_elements, PANEL * stored.num_bytes
-    data = torch.randint(0, 256, shape, dtype=torch.uint8)
+    panel_bytes = pool.library.panel_block_bytes(PRODUCT_FORMATS.index(stored.name))
+    data = torch.randint(0, 256, (outputs // PANEL, inputs // stored.num_elements, panel_bytes), dtype=torch.uint8)
     data[..., : 4 * PANEL] &= 0x17  # no exponent of a float16 is above 2^-9
     return PackedWeight(weight_format, data, outputs, inputs, dtype=torch.bfloat16)
 

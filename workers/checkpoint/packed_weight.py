@@ -27,22 +27,16 @@ class WeightFormat(StrEnum):
     Q4_K = "q4_k"
     Q5_K = "q5_k"
     Q6_K = "q6_k"
+    IQ2_XXS = "iq2_xxs"
+    IQ2_XS = "iq2_xs"
+    IQ2_S = "iq2_s"
+    IQ3_XXS = "iq3_xxs"
+    IQ3_S = "iq3_s"
+    IQ1_S = "iq1_s"
+    IQ1_M = "iq1_m"
 
 
-BLOCK_FORMATS = (
-    WeightFormat.Q8_0,
-    WeightFormat.Q4_0,
-    WeightFormat.Q4_1,
-    WeightFormat.Q5_0,
-    WeightFormat.Q5_1,
-    WeightFormat.IQ4_NL,
-    WeightFormat.IQ4_XS,
-    WeightFormat.Q2_K,
-    WeightFormat.Q3_K,
-    WeightFormat.Q4_K,
-    WeightFormat.Q5_K,
-    WeightFormat.Q6_K,
-)
+BLOCK_FORMATS = tuple(WeightFormat)[tuple(WeightFormat).index(WeightFormat.Q8_0) :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,13 +1,13 @@
-// embed_q8_0, embed_q4_0, ..., embed_q6_k: rows of a packed table, dequantized, times a number.
+// embed_q8_0, embed_q4_0, ..., embed_iq1_m: rows of a packed table, dequantized, times a number.
 //
 // Algorithm  scale * (code - centre) - least in float, each operation rounded, as the gguf package does; then times the
 //            multiplier, and rounded to y's type. Scales are computed for all outputs of a panel's block
-// Shapes     ids [rows] int64;  table: panels as in formats.h;  y [rows, inputs] bfloat16, float16 or float
+// Shapes     ids [rows] int64;  table: panels as in formats.h and grid_formats.h;  y [rows, inputs] bfloat16, float16 or float
 // Tile       one row of y; threads divide the rows
 // Floor      a cache line per word of a row; negligible beside the products of the same token
 #include <memory>
 
-#include "blocks/formats.h"
+#include "blocks/grid_formats.h"
 
 namespace {
 
@@ -48,15 +48,6 @@ template <class Format> void embed(Pool* pool, const EmbedParams& p) {
 
 }  // namespace
 
-void embed_q8_0(Pool* pool, const EmbedParams* p) { embed<Q8_0>(pool, *p); }
-void embed_q4_0(Pool* pool, const EmbedParams* p) { embed<Q4_0>(pool, *p); }
-void embed_q4_1(Pool* pool, const EmbedParams* p) { embed<Q4_1>(pool, *p); }
-void embed_q5_0(Pool* pool, const EmbedParams* p) { embed<Q5_0>(pool, *p); }
-void embed_q5_1(Pool* pool, const EmbedParams* p) { embed<Q5_1>(pool, *p); }
-void embed_iq4_nl(Pool* pool, const EmbedParams* p) { embed<IQ4_NL>(pool, *p); }
-void embed_iq4_xs(Pool* pool, const EmbedParams* p) { embed<IQ4_XS>(pool, *p); }
-void embed_q2_k(Pool* pool, const EmbedParams* p) { embed<Q2_K>(pool, *p); }
-void embed_q3_k(Pool* pool, const EmbedParams* p) { embed<Q3_K>(pool, *p); }
-void embed_q4_k(Pool* pool, const EmbedParams* p) { embed<Q4_K>(pool, *p); }
-void embed_q5_k(Pool* pool, const EmbedParams* p) { embed<Q5_K>(pool, *p); }
-void embed_q6_k(Pool* pool, const EmbedParams* p) { embed<Q6_K>(pool, *p); }
+#define EXPORT(Format, name) \
+  void embed_##name(Pool* pool, const EmbedParams* p) { embed<Format>(pool, *p); }
+EACH_BLOCK_FORMAT(EXPORT)

@@ -1,4 +1,4 @@
-// gemm_q8_0, gemm_q4_0, ..., gemm_q6_k, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
+// gemm_q8_0, gemm_q4_0, ..., gemm_iq1_m, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
 // files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed
@@ -7,11 +7,13 @@
 //            after group of a segment. So the bits are the same with every instruction set, AMX included.
 //            One block of rows multiplies codes that are unpacked in registers; several share them unpacked in the nearest
 //            cache. Slices of 256 inputs are multiplied by all rows, one after another, so that memory is read once.
-// Shapes     x [rows, inputs] bfloat16, float16 or float;  weight: panels as in formats.h
+// Shapes     x [rows, inputs] bfloat16, float16 or float;  weight: panels as in formats.h and grid_formats.h
 // Tile       MOST_ROWS rows x 64 outputs, a group of inputs; the sums of BLOCK_SLAB rows stay in a near cache
 // Floor      one row: weight bytes / read bandwidth; many rows: 2 * rows * outputs * inputs operations of int8
 // Achieved   docs/benchmarks/kernels.md
-#include "blocks/formats.h"
+#include <bit>
+
+#include "blocks/grid_formats.h"
 #include "blocks/rows.h"
 #include "gemm/segments.h"
 
@@ -34,7 +36,8 @@ template <class F, int ROWS> constexpr int VECTORS = !IN_PARTS<F> ? STRIP<ROWS> 
 
 // What multiplies one row by a format, and several; and the form of codes that several blocks of rows share.
 template <class Format> constexpr bool ARE_SMALL = Format::Codes::MOST < 128;
-template <class Format> using OneRow = std::conditional_t<ARE_SMALL<Format>, SmallCodes<Format::Codes::MOST>, Int8>;
+template <class Format> constexpr int ALL_BITS = (int)std::bit_ceil(Format::Codes::MOST + 1u) - 1;  // fewer products to compile
+template <class Format> using OneRow = std::conditional_t<ARE_SMALL<Format>, SmallCodes<ALL_BITS<Format>>, Int8>;
 template <class Format> using Rows = std::conditional_t<ARE_SMALL<Format>, OneRow<Format>, WideInt8>;
 template <class Format> using Shared = std::conditional_t<ARE_SMALL<Format>, Expanded<Format::GROUP>, Bytes>;
 template <class F> using RowsOf = std::conditional_t<CODE_BYTES<F> == 1, Int8, F>;  // has the same rows
@@ -272,27 +275,7 @@ template <class Format> void of_experts(Pool* pool, const ExpertGemmBlocksParams
 
 }  // namespace
 
-void gemm_q8_0(Pool* pool, const GemmBlocksParams* p) { dense<Q8_0>(pool, *p); }
-void gemm_q4_0(Pool* pool, const GemmBlocksParams* p) { dense<Q4_0>(pool, *p); }
-void gemm_q4_1(Pool* pool, const GemmBlocksParams* p) { dense<Q4_1>(pool, *p); }
-void gemm_q5_0(Pool* pool, const GemmBlocksParams* p) { dense<Q5_0>(pool, *p); }
-void gemm_q5_1(Pool* pool, const GemmBlocksParams* p) { dense<Q5_1>(pool, *p); }
-void gemm_iq4_nl(Pool* pool, const GemmBlocksParams* p) { dense<IQ4_NL>(pool, *p); }
-void gemm_iq4_xs(Pool* pool, const GemmBlocksParams* p) { dense<IQ4_XS>(pool, *p); }
-void gemm_q2_k(Pool* pool, const GemmBlocksParams* p) { dense<Q2_K>(pool, *p); }
-void gemm_q3_k(Pool* pool, const GemmBlocksParams* p) { dense<Q3_K>(pool, *p); }
-void gemm_q4_k(Pool* pool, const GemmBlocksParams* p) { dense<Q4_K>(pool, *p); }
-void gemm_q5_k(Pool* pool, const GemmBlocksParams* p) { dense<Q5_K>(pool, *p); }
-void gemm_q6_k(Pool* pool, const GemmBlocksParams* p) { dense<Q6_K>(pool, *p); }
-void expert_gemm_q8_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q8_0>(pool, *p); }
-void expert_gemm_q4_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_0>(pool, *p); }
-void expert_gemm_q4_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_1>(pool, *p); }
-void expert_gemm_q5_0(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_0>(pool, *p); }
-void expert_gemm_q5_1(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_1>(pool, *p); }
-void expert_gemm_iq4_nl(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<IQ4_NL>(pool, *p); }
-void expert_gemm_iq4_xs(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<IQ4_XS>(pool, *p); }
-void expert_gemm_q2_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q2_K>(pool, *p); }
-void expert_gemm_q3_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q3_K>(pool, *p); }
-void expert_gemm_q4_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q4_K>(pool, *p); }
-void expert_gemm_q5_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q5_K>(pool, *p); }
-void expert_gemm_q6_k(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Q6_K>(pool, *p); }
+#define EXPORT(Format, name) \
+  void gemm_##name(Pool* pool, const GemmBlocksParams* p) { dense<Format>(pool, *p); } \
+  void expert_gemm_##name(Pool* pool, const ExpertGemmBlocksParams* p) { of_experts<Format>(pool, *p); }
+EACH_BLOCK_FORMAT(EXPORT)

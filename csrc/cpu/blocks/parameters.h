@@ -1,6 +1,12 @@
-// The part of the C ABI for weights in the blocks of GGUF files. blocks/formats.h has their panels.
+// The part of the C ABI for weights in the blocks of GGUF files. formats.h and grid_formats.h have their panels.
 #pragma once
 #include "api.h"
+
+// DO(Format, name) for each format, in the order of BlockFormat.
+#define EACH_BLOCK_FORMAT(DO)                                                                                                   \
+  DO(Q8_0, q8_0) DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs)             \
+  DO(Q2_K, q2_k) DO(Q3_K, q3_k) DO(Q4_K, q4_k) DO(Q5_K, q5_k) DO(Q6_K, q6_k)                                                   \
+  DO(IQ2_XXS, iq2_xxs) DO(IQ2_XS, iq2_xs) DO(IQ2_S, iq2_s) DO(IQ3_XXS, iq3_xxs) DO(IQ3_S, iq3_s) DO(IQ1_S, iq1_s) DO(IQ1_M, iq1_m)
 
 // y = x * weight^T, then bias and residual as in GemmParams. gemm_blocks.cpp.
 struct GemmBlocksParams {
@@ -8,53 +14,31 @@ struct GemmBlocksParams {
   int64_t skipped;  // inputs of the first block, whole groups of 32, that are another rank's: x begins after them
   int32_t x_dtype;
 };
-API void gemm_q8_0(Pool*, const GemmBlocksParams*);
-API void gemm_q4_0(Pool*, const GemmBlocksParams*);
-API void gemm_q4_1(Pool*, const GemmBlocksParams*);
-API void gemm_q5_0(Pool*, const GemmBlocksParams*);
-API void gemm_q5_1(Pool*, const GemmBlocksParams*);
-API void gemm_iq4_nl(Pool*, const GemmBlocksParams*);
-API void gemm_iq4_xs(Pool*, const GemmBlocksParams*);
-API void gemm_q2_k(Pool*, const GemmBlocksParams*);
-API void gemm_q3_k(Pool*, const GemmBlocksParams*);
-API void gemm_q4_k(Pool*, const GemmBlocksParams*);
-API void gemm_q5_k(Pool*, const GemmBlocksParams*);
-API void gemm_q6_k(Pool*, const GemmBlocksParams*);
+#define DECLARE(Format, name) API void gemm_##name(Pool*, const GemmBlocksParams*);
+EACH_BLOCK_FORMAT(DECLARE)
+#undef DECLARE
 
 // The same with the rows of experts, see ExpertGemmParams.
 struct ExpertGemmBlocksParams {
   GemmBlocksParams product;
   ExpertSlices slices;
 };
-API void expert_gemm_q8_0(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q4_0(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q4_1(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q5_0(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q5_1(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_iq4_nl(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_iq4_xs(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q2_k(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q3_k(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q4_k(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q5_k(Pool*, const ExpertGemmBlocksParams*);
-API void expert_gemm_q6_k(Pool*, const ExpertGemmBlocksParams*);
+#define DECLARE(Format, name) API void expert_gemm_##name(Pool*, const ExpertGemmBlocksParams*);
+EACH_BLOCK_FORMAT(DECLARE)
+#undef DECLARE
 
 // Rows of a packed table as in embed_bf16; no scales. embed_blocks.cpp.
-API void embed_q8_0(Pool*, const EmbedParams*);
-API void embed_q4_0(Pool*, const EmbedParams*);
-API void embed_q4_1(Pool*, const EmbedParams*);
-API void embed_q5_0(Pool*, const EmbedParams*);
-API void embed_q5_1(Pool*, const EmbedParams*);
-API void embed_iq4_nl(Pool*, const EmbedParams*);
-API void embed_iq4_xs(Pool*, const EmbedParams*);
-API void embed_q2_k(Pool*, const EmbedParams*);
-API void embed_q3_k(Pool*, const EmbedParams*);
-API void embed_q4_k(Pool*, const EmbedParams*);
-API void embed_q5_k(Pool*, const EmbedParams*);
-API void embed_q6_k(Pool*, const EmbedParams*);
+#define DECLARE(Format, name) API void embed_##name(Pool*, const EmbedParams*);
+EACH_BLOCK_FORMAT(DECLARE)
+#undef DECLARE
 
 // Rows of a file's blocks to panels; strides are in bytes, and `element` is a BlockFormat. pack_blocks.cpp.
-enum BlockFormat : int32_t {
-  BLOCKS_Q8_0, BLOCKS_Q4_0, BLOCKS_Q4_1, BLOCKS_Q5_0, BLOCKS_Q5_1, BLOCKS_IQ4_NL, BLOCKS_IQ4_XS, BLOCKS_Q2_K, BLOCKS_Q3_K, BLOCKS_Q4_K, BLOCKS_Q5_K, BLOCKS_Q6_K,
+struct PackBlocksParams {
+  PackParams pack;
+  const uint8_t* grid;  // of the formats of grid_formats.h: [points, 8 or 4], numbers by their place in ascending order
 };
-API void pack_blocks(Pool*, const PackParams*);
+#define NUMBER(Format, name) BLOCKS_##Format,
+enum BlockFormat : int32_t { EACH_BLOCK_FORMAT(NUMBER) };
+#undef NUMBER
+API void pack_blocks(Pool*, const PackBlocksParams*);
+API int64_t panel_block_bytes(int32_t format);  // bytes of the blocks of a panel's outputs

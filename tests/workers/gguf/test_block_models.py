@@ -9,6 +9,7 @@ import torch
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
+from paged_serve.workers.checkpoint.blocks.grids import GRIDS
 from paged_serve.workers.checkpoint.gguf import gguf_checkpoint
 from paged_serve.workers.kernels.cpu import library as cpu
 
@@ -19,7 +20,7 @@ from ..tiny_models.checkpoints import ours, random_tokens
 from .models import dequantize_folder, write_model
 
 PROMPT = random_tokens(80)
-FORMATS = [Type[name] for name in PRODUCT_FORMATS]
+FORMATS = [pytest.param(Type[name], marks=[pytest.mark.nightly] * (name in GRIDS)) for name in PRODUCT_FORMATS]
 MOST_ERROR = 0.05  # of logits, relative: activations in int8 cost 0.5 % in each product
 
 
@@ -90,6 +91,32 @@ def test_two_ranks_and_chunks_and_decode_steps_have_the_same_bits(made, make_poo
 
     for found in on_ranks(2, tmp_path / "rendezvous", on_rank):
         assert torch.equal(found, expected)
+
+
+def test_a_mixture_of_all_grids_is_close_to_the_packages_values_on_one_rank_and_has_its_bits_on_two(
+    tmp_path, make_pool
+):
+    if make_pool() is None:
+        pytest.skip("the kernels are not built")
+    folder, names = write_model("wide", tmp_path / "folder", torch.bfloat16), []
+
+    def kind_of(name: str) -> Type:
+        names.extend([name] * (name not in names))
+        return Type[GRIDS[names.index(name) % len(GRIDS)]]
+
+    made = make_folder(
+        write_gguf(folder, tmp_path / "model.gguf", lambda name, tensor: kind_of(name)), tmp_path / "made"
+    )
+    pools = [make_pool(), make_pool()]
+    found = logits(made, pool=pools[0], dtype="float32")
+    assert torch.equal(logits(made, 7, pool=pools[0], dtype="float32"), found)
+    for share in on_ranks(
+        2, tmp_path / "rendezvous", lambda group: logits(made, pool=pools[group.rank], group=group, dtype="float32")
+    ):
+        assert torch.equal(share, found)
+    dequantize_folder(folder, kind_of)
+    exact = logits(folder, dtype="float32")
+    assert (found - exact).norm() < MOST_ERROR * exact.norm()
 
 
 def test_ranks_whose_shares_cut_groups_have_an_arithmetic_of_their_own(tmp_path, make_pool):

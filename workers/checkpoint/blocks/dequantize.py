@@ -10,29 +10,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-NIBBLES = (0, 4)
-PAIRS = (0, 2, 4, 6)
-BITS = (0, 1, 2, 3, 4, 5, 6, 7)
+from .bit_fields import BITS, NIBBLES, PAIRS, fields, half
+from .grid_values import GRID_DEQUANTIZERS
+
 # 4-bit floats times 2, by their code
 E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
 # The numbers of IQ4_NL and IQ4_XS, by their code
 IQ4_NUMBERS = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
 CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
-
-
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 at byte `at` of each block: [blocks, 1] float32."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
-def _fields(packed: Tensor, shifts: tuple[int, ...], width: int, mask: int) -> Tensor:
-    """Bit fields of `packed` [blocks, bytes]: of each run of `width` bytes first those at shifts[0], then shifts[1] …
-
-    Returns [blocks, bytes * len(shifts)] uint8.
-    """
-    runs = packed.reshape(len(packed), packed.shape[1] // width, 1, width)
-    by = torch.tensor(shifts, dtype=torch.uint8).view(1, 1, -1, 1)
-    return ((runs >> by) & mask).flatten(1)
 
 
 def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
@@ -42,40 +27,40 @@ def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
 
 
 def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * (_fields(blocks[:, 2:18], NIBBLES, 16, 15).float() - CENTRE_4)
+    return half(blocks, 0) * (fields(blocks[:, 2:18], NIBBLES, 16, 15).float() - CENTRE_4)
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _fields(blocks[:, 4:20], NIBBLES, 16, 15).float() + _half(blocks, 2)
+    return half(blocks, 0) * fields(blocks[:, 4:20], NIBBLES, 16, 15).float() + half(blocks, 2)
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
-    codes = _fields(blocks[:, 6:22], NIBBLES, 16, 15) | _fifth_bits(blocks, 2)
-    return _half(blocks, 0) * (codes.float() - CENTRE_5)
+    codes = fields(blocks[:, 6:22], NIBBLES, 16, 15) | _fifth_bits(blocks, 2)
+    return half(blocks, 0) * (codes.float() - CENTRE_5)
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
-    codes = _fields(blocks[:, 8:24], NIBBLES, 16, 15) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * codes.float() + _half(blocks, 2)
+    codes = fields(blocks[:, 8:24], NIBBLES, 16, 15) | _fifth_bits(blocks, 4)
+    return half(blocks, 0) * codes.float() + half(blocks, 2)
 
 
 def _q8_0(blocks: Tensor) -> Tensor:
-    return blocks[:, 2:34].contiguous().view(torch.int8).float() * _half(blocks, 0)
+    return blocks[:, 2:34].contiguous().view(torch.int8).float() * half(blocks, 0)
 
 
 def _q2_k(blocks: Tensor) -> Tensor:
     """16 scales and minimums of 4 bits, 256 codes of 2 bits, d, dmin."""
-    scales, codes = blocks[:, :16], _fields(blocks[:, 16:80], PAIRS, 32, 3).float()
-    steps, least = _half(blocks, 80) * (scales & 15).float(), _half(blocks, 82) * (scales >> 4).float()
+    scales, codes = blocks[:, :16], fields(blocks[:, 16:80], PAIRS, 32, 3).float()
+    steps, least = half(blocks, 80) * (scales & 15).float(), half(blocks, 82) * (scales >> 4).float()
     return (steps.unsqueeze(2) * codes.view(-1, 16, 16) - least.unsqueeze(2)).flatten(1)
 
 
 def _q3_k(blocks: Tensor) -> Tensor:
     """Highest bits (inverted), 256 codes of 2 bits, 16 scales of 6 bits, d."""
-    high = _fields(blocks[:, :32], BITS, 32, 1) ^ 1
-    codes = _fields(blocks[:, 32:96], PAIRS, 32, 3).float() - (high << 2).float()
-    low, upper = _fields(blocks[:, 96:104], NIBBLES, 8, 15), _fields(blocks[:, 104:108], PAIRS, 4, 3)
-    steps = _half(blocks, 108) * ((low | (upper << 4)).float() - CENTRE_6)
+    high = fields(blocks[:, :32], BITS, 32, 1) ^ 1
+    codes = fields(blocks[:, 32:96], PAIRS, 32, 3).float() - (high << 2).float()
+    low, upper = fields(blocks[:, 96:104], NIBBLES, 8, 15), fields(blocks[:, 104:108], PAIRS, 4, 3)
+    steps = half(blocks, 108) * ((low | (upper << 4)).float() - CENTRE_6)
     return (steps.unsqueeze(2) * codes.view(-1, 16, 16)).flatten(1)
 
 
@@ -84,46 +69,46 @@ def _scales_and_minimums(blocks: Tensor) -> tuple[Tensor, Tensor]:
     first, second, rest = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat([first & 63, (rest & 15) | ((first >> 2) & 48)], 1)
     least = torch.cat([second & 63, (rest >> 4) | ((second >> 2) & 48)], 1)
-    return (_half(blocks, 0) * scales.float()).unsqueeze(2), (_half(blocks, 2) * least.float()).unsqueeze(2)
+    return (half(blocks, 0) * scales.float()).unsqueeze(2), (half(blocks, 2) * least.float()).unsqueeze(2)
 
 
 def _q4_k(blocks: Tensor) -> Tensor:
     steps, least = _scales_and_minimums(blocks)
-    codes = _fields(blocks[:, 16:144], NIBBLES, 32, 15).float()
+    codes = fields(blocks[:, 16:144], NIBBLES, 32, 15).float()
     return (steps * codes.view(-1, 8, 32) - least).flatten(1)
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
     steps, least = _scales_and_minimums(blocks)
-    high = _fields(blocks[:, 16:48], BITS, 32, 1)
-    codes = (_fields(blocks[:, 48:176], NIBBLES, 32, 15) | (high << 4)).float()
+    high = fields(blocks[:, 16:48], BITS, 32, 1)
+    codes = (fields(blocks[:, 48:176], NIBBLES, 32, 15) | (high << 4)).float()
     return (steps * codes.view(-1, 8, 32) - least).flatten(1)
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
     """256 codes, the low 4 bits of all, then the high 2 bits; 16 scales of int8; d."""
-    low, high = _fields(blocks[:, :128], NIBBLES, 64, 15), _fields(blocks[:, 128:192], PAIRS, 32, 3)
+    low, high = fields(blocks[:, :128], NIBBLES, 64, 15), fields(blocks[:, 128:192], PAIRS, 32, 3)
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    steps = (_half(blocks, 208) * scales).unsqueeze(2)
+    steps = (half(blocks, 208) * scales).unsqueeze(2)
     codes = (low | (high << 4)).float() - CENTRE_6
     return (steps * codes.view(-1, 16, 16)).flatten(1)
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * torch.tensor(IQ4_NUMBERS)[_fields(blocks[:, 2:18], NIBBLES, 16, 15).long()]
+    return half(blocks, 0) * torch.tensor(IQ4_NUMBERS)[fields(blocks[:, 2:18], NIBBLES, 16, 15).long()]
 
 
 def _iq4_xs(blocks: Tensor) -> Tensor:
     """d; the high 2 bits of 8 scales, their low 4 bits; 256 codes of 4 bits."""
-    low, high = _fields(blocks[:, 4:8], NIBBLES, 1, 15), _fields(blocks[:, 2:4], PAIRS, 1, 3)
-    steps = _half(blocks, 0) * ((low | (high << 4)).float() - CENTRE_6)
-    numbers = torch.tensor(IQ4_NUMBERS)[_fields(blocks[:, 8:], NIBBLES, 16, 15).long()]
+    low, high = fields(blocks[:, 4:8], NIBBLES, 1, 15), fields(blocks[:, 2:4], PAIRS, 1, 3)
+    steps = half(blocks, 0) * ((low | (high << 4)).float() - CENTRE_6)
+    numbers = torch.tensor(IQ4_NUMBERS)[fields(blocks[:, 8:], NIBBLES, 16, 15).long()]
     return (steps.unsqueeze(2) * numbers.view(-1, 8, 32)).flatten(1)
 
 
 def codes_of_mxfp4(blocks: Tensor) -> Tensor:
     """[blocks, 32] uint8, floats of 4 bits (e2m1): the first 16 in the low halves of the bytes."""
-    return _fields(blocks[:, 1:17], NIBBLES, 16, 15)
+    return fields(blocks[:, 1:17], NIBBLES, 16, 15)
 
 
 def scales_of_mxfp4(blocks: Tensor) -> Tensor:
@@ -151,4 +136,5 @@ DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
+    **GRID_DEQUANTIZERS,
 }

@@ -77,6 +77,7 @@ class Library:
                     f"{path} was built from different sources: its {params.__name__} has {size} bytes, not "
                     f"{ctypes.sizeof(params)}. Build it again: python setup.py build_ext --inplace"
                 )
+        self._dll.panel_block_bytes.argtypes, self._dll.panel_block_bytes.restype = [c_int32], c_int64
         functions = {name: getattr(self._dll, name) for name in KERNELS}
         for function in functions.values():
             function.restype, function.argtypes = None, [c_void_p, c_void_p]
@@ -105,6 +106,10 @@ class Library:
         The bits do not depend on it. No kernel may be running.
         """
         self._dll.set_chunk_pieces(pieces)
+
+    def panel_block_bytes(self, block_format: int) -> int:
+        """The bytes that a block of each output of a panel has there together; formats as in PRODUCT_FORMATS."""
+        return int(self._dll.panel_block_bytes(block_format))
 
     def address(self, name: str) -> int:
         """The address of the kernel's code."""

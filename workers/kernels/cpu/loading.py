@@ -9,6 +9,7 @@ from torch import Tensor
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
 
 from ...checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
+from ...checkpoint.blocks.grids import GRIDS, grid_of
 from ...checkpoint.conversion import NotFiniteError
 from ...checkpoint.packed_weight import PackedWeight, WeightFormat
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
@@ -16,6 +17,7 @@ from ...distributed.huge_pages import allocate
 from .library import Pool
 from .packing import OCTET, PANEL, copy_panels, grouped_format, scale_unit
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer, pointer
+from .structs.blocks import PackBlocksParams
 
 ELEMENTS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2, torch.int8: 3}  # see weights/stored_elements.h
 FORMATS = {
@@ -26,7 +28,7 @@ FORMATS = {
 }
 WORD_BYTES = 4
 PACK, PART, PACK_INT4 = packer(PackParams), packer(PackPart), packer(PackInt4Params)
-QUANTIZE_WEIGHTS = packer(QuantizeWeightsParams)
+PACK_BLOCKS, QUANTIZE_WEIGHTS = packer(PackBlocksParams), packer(QuantizeWeightsParams)
 
 
 def packed(pool: Pool, weight: Weight, *, must_be_finite: bool = False) -> PackedWeight:
@@ -114,18 +116,19 @@ def packed_fp8(pool: Pool, codes: Tensor, scales: Tensor) -> PackedWeight:
 
 
 def packed_blocks(pool: Pool, weight: BlockWeight) -> PackedWeight:
-    """Pack blocks, all bits of which are kept. Raises NotFiniteError if a scale is not finite."""
+    """Pack blocks, nothing of which is lost. Raises NotFiniteError if a scale is not finite."""
     outputs, inputs = weight.shape
     parts = [part if part.stride()[1:] == (part.shape[2], 1) else part.contiguous() for part in weight.parts]
-    _, blocks, num_bytes = parts[0].shape
-    data = allocate((-(-outputs // PANEL), blocks, PANEL * num_bytes), torch.uint8)
+    blocks, number = parts[0].shape[1], PRODUCT_FORMATS.index(weight.format)
+    data = allocate((-(-outputs // PANEL), blocks, pool.library.panel_block_bytes(number)), torch.uint8)
     table = b"".join(PART(part.data_ptr(), part.stride(0), len(part), 0) for part in parts)
     lasting = torch.frombuffer(bytearray(table), dtype=torch.uint8)
     not_finite = torch.zeros(1, dtype=torch.int32)
+    grid = grid_of(weight.format) if weight.format in GRIDS else None
     pointers = data.data_ptr(), lasting.data_ptr(), not_finite.data_ptr()
     per_block = next(each.num_elements for each in FILE_FORMATS.values() if each.name == weight.format)
-    sizes = len(parts), outputs, blocks * per_block, PRODUCT_FORMATS.index(weight.format)
-    pool.functions["pack_blocks"](pool.handle, PACK(*pointers, *sizes))
+    sizes = len(parts), outputs, blocks * per_block, number
+    pool.functions["pack_blocks"](pool.handle, PACK_BLOCKS(*pointers, *sizes, pointer(grid)))
     if not_finite.item():
         raise NotFiniteError(f"a matrix of {outputs} outputs and {inputs} inputs in {weight.format} is not finite")
     packed = PackedWeight(WeightFormat(weight.format.lower()), data, outputs, inputs, group_size=GROUP_INPUTS)
