@@ -233,6 +233,8 @@ SCALES_AT = {
     "Q6_K": (208,),
     **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"), (0,)),
     "IQ1_M": (48,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
 }
 SCALE_SIZES = {
     "Q8_0": 0.001,
@@ -250,6 +252,7 @@ SCALE_SIZES = {
     **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ2_S"), 0.003),
     **dict.fromkeys(("IQ3_XXS", "IQ3_S"), 0.001),
     **dict.fromkeys(("IQ1_S", "IQ1_M"), 0.02),
+    **dict.fromkeys(("TQ1_0", "TQ2_0"), 0.1),
 }
 
 

@@ -34,6 +34,8 @@ class WeightFormat(StrEnum):
     IQ3_S = "iq3_s"
     IQ1_S = "iq1_s"
     IQ1_M = "iq1_m"
+    TQ1_0 = "tq1_0"
+    TQ2_0 = "tq2_0"
 
 
 BLOCK_FORMATS = tuple(WeightFormat)[tuple(WeightFormat).index(WeightFormat.Q8_0) :]

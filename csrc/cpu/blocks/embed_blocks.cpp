@@ -1,4 +1,4 @@
-// embed_q8_0, embed_q4_0, ..., embed_iq1_m: rows of a packed table, dequantized, times a number.
+// embed_q8_0, embed_q4_0, ..., embed_tq2_0: rows of a packed table, dequantized, times a number.
 //
 // Algorithm  scale * (code - centre) - least in float, each operation rounded, as the gguf package does; then times the
 //            multiplier, and rounded to y's type. Scales are computed for all outputs of a panel's block

@@ -17,6 +17,7 @@
 //
 //   IQ4_NL  32 inputs   d [64]                               octets [4][64]; codes are places in a table of numbers
 //   IQ4_XS  256 inputs  d [64], high [64], low [64]          8 groups of 32: the same
+//   TQ1_0, TQ2_0  256   d [64]                               8 groups of 32: pairs [2][64]; in TQ1_0's files five codes in a byte
 //
 // The words of `fields` have five fields of 6 bits each, scales and then minimums of eight groups, or scales of sixteen; the
 // sixteenth is in their last two bits. The words of `nibbles` have the scales and minimums of four groups in turn. Of the scales of
@@ -190,5 +191,20 @@ struct Q6_K {
   }
 };
 
+template <int BYTES> struct Ternary {
+  using Codes = Pairs<32, 0>;
+  static constexpr int BLOCK = 256, FILE_BYTES = BYTES, GROUP = 32, CENTRE = 1;
+  static constexpr bool HAS_LEAST = false;
+  static constexpr size_t HEADER = HALF_LINE;
+  static void scales(auto& to, int, const char* block) {
+    for (int v = 0; v < PANEL_VECTORS; v++) {
+      const F32 d = halves(block, 0, v);
+      EACH(g, 8) store(to.scale[g] + v * LANES, d);
+    }
+  }
+};
+using TQ1_0 = Ternary<54>;
+using TQ2_0 = Ternary<66>;
+
 template <class... Formats> constexpr bool FILL_THEIR_BYTES = ((PANEL_BLOCK_BYTES<Formats> == (size_t)PANEL * Formats::FILE_BYTES) && ...);
-static_assert(FILL_THEIR_BYTES<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>);
+static_assert(FILL_THEIR_BYTES<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, TQ2_0>);

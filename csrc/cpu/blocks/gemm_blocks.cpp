@@ -1,4 +1,4 @@
-// gemm_q8_0, gemm_q4_0, ..., gemm_iq1_m, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
+// gemm_q8_0, gemm_q4_0, ..., gemm_tq2_0, and the same of experts: y = x * weight^T with weights in the blocks of GGUF
 // files and activations in int8.
 //
 // Algorithm  rows are quantized in groups of 32 inputs (rows.h). For each group of a format the products of codes are summed

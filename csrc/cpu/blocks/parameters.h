@@ -6,7 +6,8 @@
 #define EACH_BLOCK_FORMAT(DO)                                                                                                   \
   DO(Q8_0, q8_0) DO(Q4_0, q4_0) DO(Q4_1, q4_1) DO(Q5_0, q5_0) DO(Q5_1, q5_1) DO(IQ4_NL, iq4_nl) DO(IQ4_XS, iq4_xs)             \
   DO(Q2_K, q2_k) DO(Q3_K, q3_k) DO(Q4_K, q4_k) DO(Q5_K, q5_k) DO(Q6_K, q6_k)                                                   \
-  DO(IQ2_XXS, iq2_xxs) DO(IQ2_XS, iq2_xs) DO(IQ2_S, iq2_s) DO(IQ3_XXS, iq3_xxs) DO(IQ3_S, iq3_s) DO(IQ1_S, iq1_s) DO(IQ1_M, iq1_m)
+  DO(IQ2_XXS, iq2_xxs) DO(IQ2_XS, iq2_xs) DO(IQ2_S, iq2_s) DO(IQ3_XXS, iq3_xxs) DO(IQ3_S, iq3_s) DO(IQ1_S, iq1_s) DO(IQ1_M, iq1_m) \
+  DO(TQ1_0, tq1_0) DO(TQ2_0, tq2_0)
 
 // y = x * weight^T, then bias and residual as in GemmParams. gemm_blocks.cpp.
 struct GemmBlocksParams {

@@ -155,3 +155,30 @@ template <> struct Source<Q6_K> {
     put_groups<Q6_K>(panel, output, codes, 2);
   }
 };
+
+template <> struct Source<TQ2_0> {
+  static constexpr int HALVES[] = {64};
+  static void put(char* panel, int output, const uint8_t* block) {
+    uint8_t codes[BLOCK];
+    put_half(panel, 0, output, block + 64);
+    read_pairs(codes, block);
+    put_pairs<TQ2_0>(panel, output, codes);
+  }
+};
+
+// Bytes are fractions of 256; times 3, their whole part is a code, and the rest has the next. The codes of 32, 16, and 4 bytes
+// follow each other: first the first of each byte.
+template <> struct Source<TQ1_0> {
+  static constexpr int HALVES[] = {52};
+  static uint8_t* read_fractions(uint8_t* codes, const uint8_t* packed, int bytes, int each) {
+    for (int i = 0; i < bytes; i++)
+      for (int n = 0, rest = packed[i]; n < each; n++, rest = rest * 3 & 255) codes[n * bytes + i] = (uint8_t)(rest * 3 >> 8);
+    return codes + bytes * each;
+  }
+  static void put(char* panel, int output, const uint8_t* block) {
+    uint8_t codes[BLOCK];
+    put_half(panel, 0, output, block + 52);
+    read_fractions(read_fractions(read_fractions(codes, block, 32, 5), block + 32, 16, 5), block + 48, 4, 4);
+    put_pairs<TQ1_0>(panel, output, codes);
+  }
+};

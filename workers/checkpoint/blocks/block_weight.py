@@ -12,7 +12,7 @@ VALUES_AT_ONCE = 1 << 18  # few enough that the float32 temporaries stay in the 
 # Those that the CPU kernels multiply.
 PRODUCT_FORMATS = (
     *("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-    *("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"),
+    *("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"),
 )
 GROUP_INPUTS = 32  # inputs that share a scale of activations: a rank's share is whole groups
 

@@ -106,6 +106,19 @@ def _iq4_xs(blocks: Tensor) -> Tensor:
     return (steps.unsqueeze(2) * numbers.view(-1, 8, 32)).flatten(1)
 
 
+def _tq2_0(blocks: Tensor) -> Tensor:
+    return half(blocks, 64) * (fields(blocks[:, :64], PAIRS, 32, 3).float() - 1)
+
+
+def _tq1_0(blocks: Tensor) -> Tensor:
+    """Five codes of -1, 0 and 1 in a byte, four in the last four bytes. Bytes are fractions, with codes as digits."""
+    codes = []
+    for first, past, digits in ((0, 32, 5), (32, 48, 5), (48, 52, 4)):
+        powers = torch.tensor([3**digit for digit in range(digits)]).view(1, -1, 1)
+        codes.append(((blocks[:, None, first:past].long() * powers & 255) * 3 >> 8).flatten(1))
+    return half(blocks, 52) * (torch.cat(codes, 1).float() - 1)
+
+
 def codes_of_mxfp4(blocks: Tensor) -> Tensor:
     """[blocks, 32] uint8, floats of 4 bits (e2m1): the first 16 in the low halves of the bytes."""
     return fields(blocks[:, 1:17], NIBBLES, 16, 15)
@@ -135,6 +148,8 @@ DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "TQ2_0": _tq2_0,
+    "TQ1_0": _tq1_0,
     "MXFP4": _mxfp4,
     **GRID_DEQUANTIZERS,
 }

@@ -25,7 +25,16 @@ from ....gguf_files import SCALES_AT, Type, put_scales, random_blocks
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 SIZES = {name: gguf.GGML_QUANT_SIZES[Type[name]] for name in PRODUCT_FORMATS}
 # Of a block of 256 inputs, where they are not those of the file:
-PANEL_BYTES = {"IQ2_XXS": 102, "IQ2_XS": 106, "IQ2_S": 106, "IQ3_XXS": 134, "IQ3_S": 134, "IQ1_S": 70, "IQ1_M": 78}
+PANEL_BYTES = {
+    "IQ2_XXS": 102,
+    "IQ2_XS": 106,
+    "IQ2_S": 106,
+    "IQ3_XXS": 134,
+    "IQ3_S": 134,
+    "IQ1_S": 70,
+    "IQ1_M": 78,
+    "TQ1_0": 66,
+}
 # Of properties that all formats have from the same code, formats with grids are tested nightly.
 MOST_FORMATS = [pytest.param(name, marks=[pytest.mark.nightly] * (name in GRIDS)) for name in PRODUCT_FORMATS]
 
