@@ -1,11 +1,11 @@
-// The codes of a group in a panel of formats.h, and in registers:
+// The codes of some inputs in a panel of formats.h, and in registers:
+//   INPUTS, BYTES   how many: a group, or two that share words; AFTER: bytes of what all of a block share, after them
 //   MOST            the highest code
-//   BYTES           of a group; AFTER: of what all groups of a block share, after them
-//   word(lanes, j)  word j of a group, as weights of Int8;  bytes(lanes, j): as four bytes, which SmallCodes multiplies
+//   word(lanes, j)  word j of them, as weights of Int8;  bytes(lanes, j): as four bytes, which SmallCodes multiplies
 //
 // Words, octets and pairs have 32 bits: four codes of 8 bits, eight of 4, or sixteen of 2; code 4 * j + b is at bit 8 * b, or
-// in octets at 8 * b + 4 if j is odd, of octet j / 2, and in pairs at 8 * b + 2 * (j % 4). `bits` has the higher bits of a group:
-// bit 8 * b + j is that of code 4 * j + b (Q6_K: two bits at 8 * b + 2 * j); in Q3_K of two groups, of the second at 8 * b + 4 + j.
+// in octets at 8 * b + 4 if j is odd, of octet j / 2, and in pairs at 8 * b + 2 * (j % 4). `bits` has the higher bits: bit
+// 8 * b + j is that of code 4 * j + b (Q6_K: two bits at 8 * b + 2 * j).
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -24,15 +24,15 @@ template <class Weights = Int8::Weights> inline Weights small_codes(I32 bytes) {
 inline I32 shifted(I32 x, int by) { return by < 0 ? x >> -by : x << by; }
 
 struct Bytes {
-  static constexpr int MOST = 255;
+  static constexpr int INPUTS = 32, MOST = 255;
   static constexpr size_t BYTES = 8 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) { return load_words(lanes + j * STEP_BYTES); }
   static Int8::Weights word(const char* lanes, int j) { return Int8::weights(lanes + j * STEP_BYTES); }
 };
 
-template <int GROUP, int HIGH> struct Octets {  // with HIGH higher bits
-  static constexpr int MOST = (16 << HIGH) - 1;
-  static constexpr size_t FIRST = HIGH ? WORD_LINE : 0, BYTES = FIRST + GROUP / 8 * WORD_LINE;
+template <int COUNT, int HIGH> struct Octets {  // with HIGH higher bits
+  static constexpr int INPUTS = COUNT, MOST = (16 << HIGH) - 1;
+  static constexpr size_t FIRST = HIGH ? WORD_LINE : 0, BYTES = FIRST + COUNT / 8 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) {
     const I32 octet = load_words(lanes + FIRST + j / 2 * STEP_BYTES), low = (j % 2 ? octet >> 4 : octet) & 0x0f0f0f0f;
     if constexpr (HIGH == 0) return low;
@@ -43,9 +43,9 @@ template <int GROUP, int HIGH> struct Octets {  // with HIGH higher bits
 
 inline I32 pairs(const char* lanes, int j) { return (load_words(lanes + j / 4 * STEP_BYTES) >> (j % 4 * 2)) & 0x03030303; }
 
-template <int GROUP, int HIGH> struct Pairs {  // with HIGH higher bits
-  static constexpr int MOST = (4 << HIGH) - 1;
-  static constexpr size_t FIRST = HIGH ? WORD_LINE : 0, BYTES = FIRST + GROUP / 16 * WORD_LINE;
+template <int COUNT, int HIGH> struct Pairs {  // with HIGH higher bits
+  static constexpr int INPUTS = COUNT, MOST = (4 << HIGH) - 1;
+  static constexpr size_t FIRST = HIGH ? WORD_LINE : 0, BYTES = FIRST + COUNT / 16 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) {
     const I32 low = pairs(lanes + FIRST, j);
     if constexpr (HIGH == 0) return low;
@@ -54,27 +54,18 @@ template <int GROUP, int HIGH> struct Pairs {  // with HIGH higher bits
   static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
 };
 
-struct PairsAndBits {
-  static constexpr int MOST = 7;
-  static constexpr size_t BYTES = WORD_LINE, BITS = 16 * WORD_LINE, AFTER = 8 * WORD_LINE;
-  static I32 bytes_of_group(const char* block, int g, int j) {  // of all groups, because two share their bits
-    const I32 bits = load_words(block + BITS + g / 2 * WORD_LINE) >> (g % 2 * 4 + j);
-    return pairs(block + g * BYTES, j) | (bits & 0x01010101) << 2;
-  }
-};
-
 // Codes of 0, 8 or 16, and two more if a bit is set, which eight inputs share: bit 2 * g + j / 2 of a word for all groups.
 struct PairsAndSigns {
-  static constexpr int MOST = 18;
+  static constexpr int INPUTS = 16, MOST = 18;
   static constexpr size_t BYTES = WORD_LINE, SIGNS = 16 * WORD_LINE, AFTER = WORD_LINE;
-  static I32 bytes_of_group(const char* block, int g, int j) {
+  static I32 bytes_of_block(const char* block, int g, int j) {
     const I32 sign = (load_words(block + SIGNS) >> (2 * g + j / 2)) & 1;
     return (shifted(load_words(block + g * BYTES), 3 - 2 * j) & 0x18181818) | (-sign & 0x02020202);
   }
 };
 
 struct OddNumbers {  // the octets' codes, doubled
-  static constexpr int MOST = 30;
+  static constexpr int INPUTS = 32, MOST = 30;
   static constexpr size_t BYTES = Octets<32, 0>::BYTES;
   static I32 bytes(const char* lanes, int j) { return shifted(load_words(lanes + j / 2 * STEP_BYTES), j % 2 ? -3 : 1) & 0x1e1e1e1e; }
   static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }
@@ -92,7 +83,7 @@ struct Iq3Table {  // 2, 6, 10, 14, 18, 22, 26, 31, and their negatives
 };
 
 template <class Places, class Table> struct LookedUp {
-  static constexpr int MOST = *std::max_element(Table::NUMBERS, Table::NUMBERS + 16);
+  static constexpr int INPUTS = Places::INPUTS, MOST = *std::max_element(Table::NUMBERS, Table::NUMBERS + 16);
   static constexpr size_t BYTES = Places::BYTES;
   static I32 bytes(const char* lanes, int j) { return look_up(Table::NUMBERS, Places::bytes(lanes, j)); }
   static Int8::Weights word(const char* lanes, int j) {
@@ -101,20 +92,21 @@ template <class Places, class Table> struct LookedUp {
   }
 };
 
-template <class Places, class Table> requires requires { Places::AFTER; } struct LookedUp<Places, Table> {
-  static constexpr int MOST = *std::max_element(Table::NUMBERS, Table::NUMBERS + 16);
-  static constexpr size_t BYTES = Places::BYTES, AFTER = Places::AFTER;
-  static I32 bytes_of_group(const char* block, int g, int j) { return look_up(Table::NUMBERS, Places::bytes_of_group(block, g, j)); }
+// Word j from word FIRST on.
+template <class Codes, int FIRST> struct Later {
+  static I32 bytes(const char* lanes, int j) { return Codes::bytes(lanes, FIRST + j); }
+  static Int8::Weights word(const char* lanes, int j) { return Codes::word(lanes, FIRST + j); }
 };
 
-// Word j of group g of a block's codes, as bytes.
-template <class Codes> inline I32 bytes_of(const char* block, int g, int j) {
-  if constexpr (requires { Codes::bytes_of_group(block, g, j); }) return Codes::bytes_of_group(block, g, j);
-  else return Codes::bytes(block + g * Codes::BYTES, j);
+// Word j of a block's codes from the `unit`th INPUTS on, as bytes.
+template <class Codes> inline I32 bytes_of(const char* block, int unit, int j) {
+  if constexpr (requires { Codes::bytes_of_block(block, unit, j); }) return Codes::bytes_of_block(block, unit, j);
+  else return Codes::bytes(block + unit * Codes::BYTES, j);
 }
 
 // The others as bytes.
 template <int GROUP> struct Expanded {
+  static constexpr int INPUTS = GROUP;
   static constexpr size_t BYTES = GROUP / 4 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) { return load_words(lanes + j * STEP_BYTES); }
   static Int8::Weights word(const char* lanes, int j) { return small_codes(bytes(lanes, j)); }

@@ -19,8 +19,8 @@ template <class Format> void read_block(const char* block, int output, float* va
   SliceScales<Format> scales;
   Format::scales(scales, 0, block);
   for (int i = 0; i < Format::BLOCK; i++) {
-    const int g = i / Format::GROUP, j = i % Format::GROUP / 4;
-    const auto word = (uint32_t)bytes_of<Codes>(lanes, g, j)[output % LANES];
+    const int g = i / Format::GROUP;
+    const auto word = (uint32_t)bytes_of<Codes>(lanes, i / Codes::INPUTS, i % Codes::INPUTS / 4)[output % LANES];
     values[i] = scales.scale[g][output] * (float)((int)(word >> (8 * (i % 4)) & 255) - CENTRE);
     if constexpr (Format::HAS_LEAST) values[i] -= scales.least[g][output];
   }

@@ -10,7 +10,7 @@
 //   Q5_0  32 inputs    d [64]                               bits [64], octets [4][64]
 //   Q5_1  32 inputs    d [64], m [64]                       bits [64], octets [4][64]
 //   Q2_K  256 inputs   d [64], dmin [64], nibbles [4][64]   16 groups of 16: pairs [64]
-//   Q3_K  256 inputs   d [64], fields [3][64]               16 groups of 16: pairs [64]; after all of them bits [8][64]
+//   Q3_K  256 inputs   d [64], fields [3][64]               8 times two groups of 16: bits [64], pairs [2][64]
 //   Q4_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: octets [4][64]
 //   Q5_K  256 inputs   d [64], dmin [64], fields [3][64]    8 groups of 32: bits [64], octets [4][64]
 //   Q6_K  256 inputs   d [64], scales [16][64] int8         16 groups of 16: bits [64], octets [2][64]
@@ -39,7 +39,7 @@ template <class Format> constexpr int SLICE_BLOCKS = SLICE_INPUTS / Format::BLOC
 
 // Bytes of the blocks of a panel's outputs.
 template <class Format> constexpr size_t panel_block_bytes() {
-  size_t bytes = Format::HEADER + GROUPS_PER_BLOCK<Format> * Format::Codes::BYTES;
+  size_t bytes = Format::HEADER + Format::BLOCK / Format::Codes::INPUTS * Format::Codes::BYTES;
   if constexpr (requires { Format::Codes::AFTER; }) bytes += Format::Codes::AFTER;
   return bytes;
 }
@@ -146,7 +146,7 @@ struct Q2_K {
 };
 
 struct Q3_K {
-  using Codes = PairsAndBits;
+  using Codes = Pairs<32, 1>;
   static constexpr int BLOCK = 256, FILE_BYTES = 110, GROUP = 16, CENTRE = 4, SCALE_CENTRE = 32;
   static constexpr bool HAS_LEAST = false;
   static constexpr size_t HEADER = HALF_LINE + 3 * WORD_LINE;

@@ -156,25 +156,31 @@ template <class F, class Codes, class Kind, int ROWS>
     if (ahead)
       for (const char* const end = ahead + slice.ahead_bytes; ahead < end; ahead += 64) prefetch<2>(ahead);
     const char* const halves = groups + g % PARTS * sizeof(float);
+    const auto add_strips = [&](auto own) __attribute__((always_inline)) {
 #pragma GCC unroll 1
-    for (int output = 0; output < PANEL; output += N * LANES) {
-      add_strip<F, Codes, Kind, ROWS, N>(sums + output, x, rows, halves, groups, codes + output * WORD_BYTES, scale, least);
-      scale += N * LANES;
-      if constexpr (Kind::HAS_LEAST) least += N * LANES;
-    }
-    codes += slice.group_bytes, x += Kind::WORDS * WordLayout<F>::X_BYTES;
+      for (int output = 0; output < PANEL; output += N * LANES) {
+        add_strip<F, decltype(own), Kind, ROWS, N>(sums + output, x, rows, halves, groups, codes + output * WORD_BYTES, scale, least);
+        scale += N * LANES;
+        if constexpr (Kind::HAS_LEAST) least += N * LANES;
+      }
+    };
+    if constexpr (Codes::INPUTS == Kind::WORDS * WORD_BYTES) add_strips(Codes()), codes += slice.group_bytes;
+    else if (g % 2 == 0) add_strips(Codes());  // the first of two groups
+    else add_strips(Later<Codes, Kind::WORDS>()), codes += slice.group_bytes;
+    x += Kind::WORDS * WordLayout<F>::X_BYTES;
     if (g % PARTS == PARTS - 1) groups += sizeof(RowGroup);
   }
 }
 
 // The codes of some blocks as bytes, group after group.
 template <class Format> [[gnu::noipa]] void expand_slice(char* to, const char* blocks, int count) {
-  constexpr int WORDS = Format::GROUP / 4;
+  using Codes = typename Format::Codes;
+  constexpr int WORDS = Codes::INPUTS / WORD_BYTES;
   for (; count > 0; count--, blocks += PANEL_BLOCK_BYTES<Format>)
-    for (int g = 0; g < GROUPS_PER_BLOCK<Format>; g++, to += WORDS * STEP_BYTES)
+    for (int unit = 0; unit < Format::BLOCK / Codes::INPUTS; unit++, to += WORDS * STEP_BYTES)
       for (int v = 0; v < PANEL_VECTORS; v++) EACH(j, WORDS) {
         const size_t lane = v * sizeof(I32);
-        store_words(to + j * STEP_BYTES + lane, bytes_of<typename Format::Codes>(blocks + Format::HEADER + lane, g, j));
+        store_words(to + j * STEP_BYTES + lane, bytes_of<Codes>(blocks + Format::HEADER + lane, unit, j));
       }
 }
 
@@ -215,7 +221,7 @@ template <class F, class Format> class SlabProduct {
     constexpr size_t AHEAD = PANEL_BLOCK_BYTES<Format> / GROUPS_PER_BLOCK<Format>;
     const int begin = first % Format::BLOCK / Format::GROUP, past_group = begin + (past - first) / Format::GROUP;
     const size_t group_bytes = GROUPS_PER_BLOCK<Format> == 1 ? block_bytes : Codes::BYTES;
-    SliceGroups slice{codes + begin * Codes::BYTES, group_bytes, scales_.scale[begin], scales_.least[Format::HAS_LEAST ? begin : 0],
+    SliceGroups slice{codes + begin * Format::GROUP / Codes::INPUTS * Codes::BYTES, group_bytes, scales_.scale[begin], scales_.least[Format::HAS_LEAST ? begin : 0],
                       nullptr, AHEAD, begin, past_group};
     for_blocks<F>(rows_, [&](auto rows, int from, int block, int blocks) {
       const int64_t row = first_row_ + from;

@@ -5,7 +5,7 @@
 // number of the grid, -1 to 1, is raised or lowered by 1/8: for 32 inputs, in the highest bit of a group's nibble, or for eight.
 //
 //   IQ2_XXS        d [64], nibbles [64]       8 groups of 32: bits [64], pairs [2][64], places in a table
-//   IQ2_XS, IQ2_S  d [64], nibbles [2][64]    16 groups of 16: pairs [64]; after all of them bits [8][64]; places in a table
+//   IQ2_XS, IQ2_S  d [64], nibbles [2][64]    8 times two groups of 16: the same
 //   IQ3_XXS        d [64], nibbles [64]       8 groups of 32: octets [4][64], places in a table
 //   IQ3_S          d [64], nibbles [64]       8 groups of 32: octets [4][64], halves of odd numbers
 //   IQ1_S          d [64], nibbles [64]       8 groups of 32: pairs [2][64]
@@ -34,7 +34,7 @@ struct IQ2_XXS {
 };
 
 template <int BYTES> struct Iq2InSixteens {
-  using Codes = LookedUp<PairsAndBits, Iq2Table>;
+  using Codes = LookedUp<Pairs<32, 1>, Iq2Table>;
   static constexpr int BLOCK = 256, FILE_BYTES = BYTES, GROUP = 16, CENTRE = 43;
   static constexpr bool HAS_LEAST = false;
   static constexpr float FACTOR = 0.125f;

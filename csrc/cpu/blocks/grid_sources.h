@@ -40,7 +40,6 @@ template <> struct Source<IQ2_XXS> {
     }
     put_d_and_scales<IQ2_XXS>(panel, output, block, scales);
     put_pairs<IQ2_XXS>(panel, output, codes);
-    for (int g = 0; g < 8; g++) put_word(panel + IQ2_XXS::HEADER + g * IQ2_XXS::Codes::BYTES, 0, output, bits_of(codes + 32 * g));
   }
 };
 
@@ -49,7 +48,6 @@ template <class Format> void put_iq2_in_sixteens(char* panel, int output, const 
   read_nibble_scales(scales, packed, 16);
   put_d_and_scales<Format>(panel, output, d, scales);
   put_pairs<Format>(panel, output, codes);
-  for (int i = 0; i < 8; i++) put_word(panel + Format::HEADER, PairsAndBits::BITS + i * WORD_LINE, output, bits_of(codes + 32 * i));
 }
 
 template <> struct Source<IQ2_XS> {  // words of a place in nine bits and seven signs

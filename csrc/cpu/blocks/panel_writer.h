@@ -47,19 +47,21 @@ inline uint32_t pairs_of(const uint8_t* codes) {
   return word;
 }
 
-// The bits 2 of 32 codes.
+// Bit 2 of each of 32 codes.
 inline uint32_t bits_of(const uint8_t* codes) {
   uint32_t word = 0;
   for (int i = 0; i < 32; i++) word |= (uint32_t)(codes[i] >> 2 & 1) << (8 * (i % 4) + i / 4);
   return word;
 }
 
-// The pairs of all groups; words of higher bits come before those of a group.
+// The pairs of a block's codes, and their higher bits if there are any.
 template <class Format> void put_pairs(char* panel, int output, const uint8_t* codes) {
-  constexpr size_t LINES = Format::GROUP / 16 * WORD_LINE, FIRST = Format::Codes::BYTES - LINES;
-  for (int i = 0; i < BLOCK / 16; i++) {
-    const int g = i * 16 / Format::GROUP, word = i % (Format::GROUP / 16);
-    put_word(panel + Format::HEADER + g * Format::Codes::BYTES, FIRST + word * WORD_LINE, output, pairs_of(codes + 16 * i));
+  using Codes = typename Format::Codes;
+  constexpr size_t FIRST = Codes::BYTES - Codes::INPUTS / 16 * WORD_LINE;
+  char* unit = panel + Format::HEADER;
+  for (int i = 0; i < BLOCK; i += Codes::INPUTS, unit += Codes::BYTES) {
+    if constexpr (FIRST) put_word(unit, 0, output, bits_of(codes + i));
+    for (int word = 0; word < Codes::INPUTS / 16; word++) put_word(unit, FIRST + word * WORD_LINE, output, pairs_of(codes + i + 16 * word));
   }
 }
 

@@ -111,12 +111,8 @@ template <> struct Source<Q3_K> {
       field[i] = (uint8_t)((block[96 + i % 8] >> (i / 8 * 4) & 15) | (block[104 + i % 4] >> (i / 4 * 2) & 3) << 4);
     put_fields(panel + HALF_LINE, output, field);
     read_pairs(codes, block + 32);
+    for (int i = 0; i < BLOCK; i++) codes[i] |= (uint8_t)((block[i % 32] >> (i / 32) & 1) << 2);
     put_pairs<Q3_K>(panel, output, codes);
-    for (int g = 0; g < 8; g++) {
-      uint32_t bits = 0;
-      for (int i = 0; i < 32; i++) bits |= (uint32_t)(block[i] >> g & 1) << (8 * (i % 4) + i / 4);
-      put_word(panel, Q3_K::HEADER + PairsAndBits::BITS + g * WORD_LINE, output, bits);
-    }
   }
 };
 

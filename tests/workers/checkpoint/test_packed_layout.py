@@ -5,11 +5,14 @@ the bytes, raise LAYOUT in workers/kernels/cpu/packing.py and replace the digest
 """
 
 import hashlib
+from functools import partial
 
 import pytest
 import torch
 
+from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS
 from paged_serve.workers.backends.cpu.backend import CpuBackend
+from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS, BlockWeight
 from paged_serve.workers.checkpoint.weight_forms import (
     Fp8BlockWeight,
     Fp8Weight,
@@ -23,7 +26,7 @@ from paged_serve.workers.kernels.cpu.packing import LAYOUT
 from ..portable_numbers import integers, normals
 
 OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
-DIGESTS_OF = 5  # the LAYOUT of these digests
+DIGESTS_OF = 6  # the LAYOUT of these digests
 DIGESTS = {
     "bfloat16": "1052e24384eb79c1",
     "bfloat16 of an odd number of inputs": "c4d1039429f6281a",
@@ -38,6 +41,27 @@ DIGESTS = {
     "int4 on load": "6c12c88f529cf90a",
     "fp8": "a6524a2569c6c141",
     "fp8 in blocks": "5deaf5f9438bf085",
+    "Q8_0": "4b4c798a56eeb0cc",
+    "Q4_0": "36c7021eb49c6ec3",
+    "Q4_1": "cc2e744dd9472bf3",
+    "Q5_0": "75477c3fa5d34857",
+    "Q5_1": "3ae9740d4effd02a",
+    "IQ4_NL": "240d7250d100b6f0",
+    "IQ4_XS": "89362e74de6c425e",
+    "Q2_K": "5ac34af69734f6ed",
+    "Q3_K": "6eba859836728ec3",
+    "Q4_K": "ab62eb4236220c17",
+    "Q5_K": "7937fc875df6509d",
+    "Q6_K": "d8dd80113a190646",
+    "IQ2_XXS": "545e3af254196f0f",
+    "IQ2_XS": "05ff5ee453181819",
+    "IQ2_S": "411eba6bfd31cc04",
+    "IQ3_XXS": "7af4f294884cc794",
+    "IQ3_S": "8429ad85d04ad1a0",
+    "IQ1_S": "ce0d0d9283b6cb46",
+    "IQ1_M": "2b804981f6b8e37a",
+    "TQ1_0": "e1eee53069cddd75",
+    "TQ2_0": "a7b443acff1977b8",
 }
 
 
@@ -54,6 +78,13 @@ def grouped(zeros, groups=INPUTS // GROUP):
 
 def fp8_codes():
     return integers(0, 127, (OUTPUTS, INPUTS), 9).byte().view(torch.float8_e4m3fn)
+
+
+def blocks_of(name, pool):
+    """Two blocks of each output, of bits that are no scale that is not finite."""
+    stored = next(each for each in BLOCK_FORMATS.values() if each.name == name)
+    blocks = integers(0, 0x7C, (OUTPUTS, 2, stored.num_bytes), 10).byte()
+    return BlockWeight(name, (blocks,), 2 * stored.num_elements, 0, torch.bfloat16)
 
 
 SHARED_BY_TWO = "int4, a rank's share of a group"
@@ -73,6 +104,7 @@ FORMS = {
     "int4 on load": lambda pool: int4_from_floats(pool, floats(), GROUP)[0],
     "fp8": lambda pool: Fp8Weight(fp8_codes(), normals((OUTPUTS,), 7).abs()),
     "fp8 in blocks": lambda pool: Fp8BlockWeight(fp8_codes(), normals((OUTPUTS, INPUTS // GROUP), 8).abs(), "fp8"),
+    **{name: partial(blocks_of, name) for name in PRODUCT_FORMATS},
 }
 
 

@@ -15,7 +15,7 @@ PANEL = 64  # outputs per panel
 WORD_INPUTS = 4  # the largest number of inputs of an output in a 32-bit word (int8 codes)
 FP16_OUTPUTS = 16  # outputs whose float16 words are unpacked together
 OCTET = 8  # inputs of an output in a 32-bit word of int4 codes
-LAYOUT = 5  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
+LAYOUT = 6  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # panels whose int4 codes are rearranged together: a few MB of temporaries
 
 
