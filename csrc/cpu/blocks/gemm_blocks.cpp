@@ -63,7 +63,7 @@ struct RowBlock {
 // The groups [first, past) of a slice.
 struct SliceGroups {
   const char* codes;           // of the first of them
-  size_t group_bytes;
+  size_t group_bytes;          // or of two that share words
   const float *scale, *least;  // [PANEL] for each; `least` only with minimums
   const char* ahead;           // what is prefetched meanwhile, `ahead_bytes` for each group; or null
   size_t ahead_bytes;

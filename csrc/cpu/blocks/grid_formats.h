@@ -65,7 +65,7 @@ struct IQ3_S {
 struct IQ1_S {
   using Codes = Pairs<32, 0>;
   static constexpr int BLOCK = 256, FILE_BYTES = 50, GROUP = 32, CENTRE = 0;
-  static constexpr bool HAS_LEAST = true;  // numbers begin at -1 + 1/8, or at -1 - 1/8
+  static constexpr bool HAS_LEAST = true;  // numbers begin at -1 + 1/8, or at -1 - 1/8; where d is 0, zeros are positive
   static constexpr size_t HEADER = HALF_LINE + WORD_LINE;
   static void scales(auto& to, int, const char* block) {
     for (int v = 0; v < PANEL_VECTORS; v++) {
