@@ -190,19 +190,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
             found |= gated_delta_tensors(name, tensor, config, architecture)
         elif name.endswith("kv_b_proj.weight") and architecture != "minicpm3":
             found |= _split_latent(name, tensor, config)
-        elif name.endswith("shared_mlp.input_linear.weight"):
-            layer = name.partition("shared_mlp")[0]
-            shared = "mlp.shared_expert" if config["num_local_experts"] else "mlp"
-            halves = zip(("gate", "up"), tensor.chunk(2), strict=True)
-            found |= {f"{layer}{shared}.{part}_proj.weight": half for part, half in halves}
-        elif name.endswith("shared_mlp.output_linear.weight") and not config["num_local_experts"]:
-            found[f"{name.partition('shared_mlp')[0]}mlp.down_proj.weight"] = tensor
-        elif name.endswith("input_linear.weight"):
-            gate, up = tensor.chunk(2, dim=1)
-            layer = name.partition("block_sparse_moe")[0]
-            found |= {f"{layer}mlp.experts.{part}_proj.weight": half for part, half in (("gate", gate), ("up", up))}
-        elif name.endswith("block_sparse_moe.output_linear.weight"):
-            found[f"{name.partition('block_sparse_moe')[0]}mlp.experts.down_proj.weight"] = tensor
+        elif name.endswith(("input_linear.weight", "output_linear.weight")):
+            found |= _of_granite(name, tensor, has_experts=config["num_local_experts"] > 0)
         elif match := re.fullmatch(r"(.*\.[qk]_layernorm)\.norms\.0\.weight", name):
             every = [each for each in tensors if each.startswith(f"{match[1]}.norms.")]
             found[f"{match[1]}.weight"] = torch.stack([tensors[each] for each in sorted(every)])
@@ -218,18 +207,35 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
         elif architecture in OWN and architecture not in RECURRENT:
             found |= family_tensors(name, tensor, architecture)
         else:
-            named = name.removeprefix("transformer.") if architecture == "bloom" else name
-            values = values_of(name, tensor, architecture, config)
-            if architecture == "gemma4":
-                named, values = gemma4_tensor(name, values)
-            if architecture in RECURRENT:
-                named, values = recurrent_values(name, values, config)
-            if ".feed_forward.experts." in name:
-                named = name.replace("feed_forward", "mlp")
-            if ".mixer.experts." in name:
-                named = name.replace("backbone", "model").replace("mixer", "mlp")
+            named, values = _renamed(name, values_of(name, tensor, architecture, config), architecture, config)
             found[named] = values
     return found
+
+
+def _renamed(name: str, values: Tensor, architecture: str, config: Mapping[str, Any]) -> tuple[str, Tensor]:
+    named = name.removeprefix("transformer.") if architecture == "bloom" else name
+    if architecture == "gemma4":
+        named, values = gemma4_tensor(name, values)
+    if architecture in RECURRENT:
+        named, values = recurrent_values(name, values, config)
+    if ".feed_forward.experts." in name:
+        named = name.replace("feed_forward", "mlp")
+    if ".mixer.experts." in name:
+        named = name.replace("backbone", "model").replace("mixer", "mlp")
+    return named, values
+
+
+def _of_granite(name: str, tensor: Tensor, *, has_experts: bool) -> dict[str, Tensor]:
+    """A projection of its experts, of its shared expert, or of the feed-forward that it is without experts."""
+    is_shared = "shared_mlp" in name
+    layer = name.partition("shared_mlp" if is_shared else "block_sparse_moe")[0]
+    if name.endswith("output_linear.weight"):
+        if is_shared and has_experts:
+            return {name: tensor}
+        return {f"{layer}mlp.{'' if is_shared else 'experts.'}down_proj.weight": tensor}
+    module = "experts" if not is_shared else "shared_expert" if has_experts else ""
+    halves = zip(("gate", "up"), tensor.chunk(2, dim=0 if is_shared else 1), strict=True)
+    return {f"{layer}mlp.{module + '.' if module else ''}{part}_proj.weight": half for part, half in halves}
 
 
 def values_of(name: str, tensor: Tensor, architecture: str, config: Mapping[str, Any]) -> Tensor:
