@@ -7,8 +7,10 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.gguf.container import read_gguf
 from paged_serve.workers.checkpoint.gguf.gguf_checkpoint import open_checkpoint
 
+from ... import gguf_gated_delta
 from ...gguf_files import Type, blocks_of, write_gguf
 from ...gguf_gated_delta import tiled
 from ..paged_loop import PagedLoop
@@ -135,6 +137,15 @@ def test_a_layer_for_multi_token_prediction_has_the_values_of_the_folder(family,
         if "experts.gate_up" not in name and not name.endswith("experts.down_proj"):
             assert torch.equal(checkpoint.read(name, tuple(expected.shape)).to(expected.dtype), expected), name
     assert torch.equal(logits(folder), logits(made.folder))
+
+
+def test_older_files_of_qwen3_next_have_the_first_projection_by_key_head(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_gated_delta, "_by_part", lambda name, tensor, config: {name: tensor})
+    folder = tmp_path / "folder"
+    write_checkpoint("qwen3-next", folder, torch.bfloat16)
+    file = write_gguf(folder, tmp_path / "model.gguf")
+    assert "blk.0.ssm_in.weight" in read_gguf(file).tensors
+    assert torch.equal(logits(make_folder(file, tmp_path / "made")), logits(folder))
 
 
 def test_chatglm_may_have_queries_keys_and_values_in_one_matrix(tmp_path):
