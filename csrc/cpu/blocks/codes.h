@@ -1,6 +1,7 @@
 // The codes of some inputs in a panel of formats.h, and in registers:
 //   INPUTS, BYTES   how many: a group, or two that share words; AFTER: bytes of what all of a block share, after them
 //   MOST            the highest code
+//   IS_JOINED       if true, words are of two and take as many registers that sums need
 //   word(lanes, j)  word j of them, as weights of Int8;  bytes(lanes, j): as four bytes, which SmallCodes multiplies
 //
 // Words, octets and pairs have 32 bits: four codes of 8 bits, eight of 4, or sixteen of 2; code 4 * j + b is at bit 8 * b, or
@@ -45,6 +46,7 @@ inline I32 pairs(const char* lanes, int j) { return (load_words(lanes + j / 4 * 
 
 template <int COUNT, int HIGH> struct Pairs {  // with HIGH higher bits
   static constexpr int INPUTS = COUNT, MOST = (4 << HIGH) - 1;
+  static constexpr bool IS_JOINED = HIGH > 0;
   static constexpr size_t FIRST = HIGH ? WORD_LINE : 0, BYTES = FIRST + COUNT / 16 * WORD_LINE;
   static I32 bytes(const char* lanes, int j) {
     const I32 low = pairs(lanes + FIRST, j);
@@ -84,6 +86,7 @@ struct Iq3Table {  // 2, 6, 10, 14, 18, 22, 26, 31, and their negatives
 
 template <class Places, class Table> struct LookedUp {
   static constexpr int INPUTS = Places::INPUTS, MOST = *std::max_element(Table::NUMBERS, Table::NUMBERS + 16);
+  static constexpr bool IS_JOINED = requires { requires Places::IS_JOINED; };
   static constexpr size_t BYTES = Places::BYTES;
   static I32 bytes(const char* lanes, int j) { return look_up(Table::NUMBERS, Places::bytes(lanes, j)); }
   static Int8::Weights word(const char* lanes, int j) {

@@ -47,6 +47,10 @@ template <class Format> constexpr bool ARE_SHARED = std::is_same_v<typename Form
 template <class F, class Format> constexpr bool IN_REGISTERS = requires(const char* lanes) { Format::Codes::word(lanes, 0); } &&
                                                                (ARE_SMALL<Format> || ARE_SHARED<Format> || std::is_same_v<F, Int8>);
 
+// The most rows that multiply codes which they unpack.
+template <class F, class Codes> constexpr int UNPACKED_ROWS = MOST_ROWS<F>;
+template <class F, class Codes> requires (REGISTERS == 32 && Codes::IS_JOINED) constexpr int UNPACKED_ROWS<F, Codes> = std::min(MOST_ROWS<F>, 5);
+
 // What products of different formats' groups have in common.
 template <int INPUTS, bool AT_0, bool LEAST> struct Group {
   static constexpr int WORDS = INPUTS / 4;
@@ -208,7 +212,7 @@ template <class F, class Format> class SlabProduct {
     for (int i = 0; i < count; i++) Format::scales(scales_, i * GROUPS_PER_BLOCK<Format>, blocks + i * BYTES);
     next_ = blocks + count * BYTES;
     if constexpr (IN_REGISTERS<F, Format>)
-      if (ARE_SHARED<Format> || rows_ <= MOST_ROWS<F>)
+      if (ARE_SHARED<Format> || rows_ <= UNPACKED_ROWS<F, typename Format::Codes>)
         return multiply<typename Format::Codes>(sums, blocks + Format::HEADER, BYTES, first, past);
     if constexpr (!ARE_SHARED<Format>) {
       expand_slice<Format>(expanded_, blocks, count);
@@ -229,7 +233,8 @@ template <class F, class Format> class SlabProduct {
                        x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP, x_.stride, x_.groups_per_row * sizeof(RowGroup)};
       // The next slice is prefetched while a second block of rows is multiplied, or the only one.
       slice.ahead = block == 1 || (PREFETCHES_ALONE && blocks == 1) ? next_ + begin * AHEAD : nullptr;
-      add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice);
+      if constexpr (rows <= UNPACKED_ROWS<F, Codes>) add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice);
+      else __builtin_trap();  // the rows would be left out
     });
   }
 

@@ -38,6 +38,8 @@ struct Fp16Rows {
   I32 word(I32 packed, int j, int part) const { return codes.half(part == 0 ? packed >> 16 : packed, j); }  // the odd input first
 };
 
+template <class Codes, int ROWS> constexpr bool RELOADS = LANES < 16 || (std::is_same_v<Codes, Fp16Rows> && ROWS == MAX_ROWS);
+
 // out[ROWS][PANEL] = x * `groups` groups of a panel: in each scale * (x * codes - zero * sums). `sums` is null without zero
 // points.
 template <class Codes, int ROWS>
@@ -57,7 +59,7 @@ template <class Codes, int ROWS>
       for (int c = 0; c < layout.octets; c++, lanes += STEP_BYTES, here += OCTET_WORDS * Words::X_BYTES) {
         EACH(line, std::max(1, N * (int)sizeof(I32) / 64)) prefetch<1>(lanes + NEAR_BYTES + line * 64);
         EACH(j, OCTET_WORDS) EACH(half, Words::PARTS) {
-          if constexpr (LANES < 16) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
+          if constexpr (RELOADS<Codes, ROWS>) asm volatile("" ::: "memory");  // constants that gcc 12 would keep in registers displace sums
           const auto word = [&](int v) { return codes.word(load_words(lanes + v * sizeof(I32)), j, half); };
           step<F, ROWS, N>(part, here + j * Words::X_BYTES + Words::x(half), x_stride, word, [](int) {});
         }

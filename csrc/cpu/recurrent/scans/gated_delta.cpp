@@ -99,6 +99,9 @@ template <class Element> void normalise(const Element* from, int size, float eps
   each_vector(size, [&](int at, int n) { put(to + at, get(from + at, n) * factor * scale, n); });
 }
 
+// Not inlined: the constants of both functions are more than there are registers.
+[[gnu::noinline]] F32 decay_of(F32 x, float a) { return exp(softplus(x) * a); }
+
 template <class Element> struct Head {
   const GatedDeltaParams& p;
   const int head, width;
@@ -117,7 +120,7 @@ template <class Element> struct Head {
     if (p.decays > 1) return decays_of_rows(token, count);
     gather_tokens((const Element*)p.alpha + token * p.alpha_stride + head, p.alpha_stride, count, decay);
     for (int t = 0; t < count; t += LANES)
-      store(decay + t, exp(softplus(load(decay + t) + p.dt_bias[head]) * p.a[head]));
+      store(decay + t, decay_of(load(decay + t) + p.dt_bias[head], p.a[head]));
   }
 
   void decays_of_rows(int token, int count) {
@@ -125,7 +128,7 @@ template <class Element> struct Head {
     for (int t = 0; t < count; t++) {
       const Element* alpha = (const Element*)p.alpha + (token + t) * p.alpha_stride + (int64_t)head * p.decays;
       each_vector(p.decays, [&](int at, int n) {
-        put(decay + t * p.decays + at, exp(softplus(get(alpha + at, n) + get(bias + at, n)) * p.a[head]), n);
+        put(decay + t * p.decays + at, decay_of(get(alpha + at, n) + get(bias + at, n), p.a[head]), n);
       });
     }
   }
