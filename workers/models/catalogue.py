@@ -42,7 +42,9 @@ from .families.gpt_neox import GPT_NEOX
 from .families.gpt_oss import GPT_OSS
 from .families.gptj import GPTJ
 from .families.granite import GRANITE
+from .families.granite_swa import GRANITE_SWA
 from .families.granitemoe import GRANITE_MOE
+from .families.granitemoe_swa import GRANITE_MOE_SWA
 from .families.granitemoehybrid import GRANITE_MOE_HYBRID
 from .families.granitemoeshared import GRANITE_MOE_SHARED
 from .families.gte import GTE
@@ -106,6 +108,7 @@ FAMILIES = (
     GEMMA3N,
     GEMMA4,
     GRANITE,
+    GRANITE_SWA,
     SMOLLM3,
     STARCODER2,
     OPT,
@@ -188,6 +191,7 @@ FAMILIES = (
     ERNIE4_5_MOE,
     MINISTRAL3,
     GRANITE_MOE_SHARED,
+    GRANITE_MOE_SWA,
     DOTS1,
     EXAONE_MOE,
     AFMOE,

@@ -164,6 +164,14 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.0625,
     },
+    "granitemoe-swa": {
+        "family": "GraniteMoeSWA",
+        "num_local_experts": 6,
+        "shared_intermediate_size": 80,
+        "attention_multiplier": 0.0625,
+        "sliding_window": 40,
+        "layer_rope_theta": [5000.0, 0, 100.0],
+    },
     "dots1": {"family": "Dots1", **IN_GROUPS, "sliding_window": 24, "max_window_layers": 2, "first_k_dense_replace": 1},
     "exaone-moe": {
         "family": "ExaoneMoe",

@@ -20,6 +20,7 @@ from ..names.weight_names import USUAL_NAMES, WeightNames
 from .rope_config import rope_of
 
 LARGEST = 1e300  # of a field: its products with sizes are finite
+MAX_LAYERS = 1 << 12  # HFConfig refuses more
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
 
 
@@ -151,6 +152,14 @@ def layer_kinds(config: HFConfig) -> list[str]:
     """`layer_types`, or else full attention in every n-th layer (sliding_window_pattern) and windows in the others."""
     pattern, layers = config.sliding_window_pattern or 1, range(1, config.num_hidden_layers + 1)
     return config.layer_types or [FULL if layer % pattern == 0 else SLIDING for layer in layers]
+
+
+def full_in_every_fourth(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields; without `layer_types`, layers 0, 4, 8, … have full attention and the others windows."""
+    layers = fields.get("num_hidden_layers")
+    if fields.get("layer_types") is not None or not isinstance(layers, int):
+        return fields
+    return fields | {"layer_types": [SLIDING if at % 4 else FULL for at in range(min(layers, MAX_LAYERS))]}
 
 
 def windows_by_pattern(config: HFConfig) -> tuple[int, ...]:

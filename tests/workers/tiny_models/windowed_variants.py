@@ -1,0 +1,15 @@
+"""Variants of dense decoders of which some layers have windows, in the form of dense_variants.py."""
+
+from typing import Any
+
+WINDOWED_VARIANTS: dict[str, dict[str, Any]] = {
+    "granite-swa": {
+        "family": "GraniteSWA",
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+        "logits_scaling": 8.0,
+        "sliding_window": 40,
+        "layer_rope_theta": [5000.0, 0, 100.0],
+    },
+}
