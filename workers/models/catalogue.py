@@ -64,6 +64,7 @@ from .families.mamba2 import MAMBA2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
 from .families.minimax_m2 import MINIMAX_M2
+from .families.ministral import MINISTRAL
 from .families.ministral3 import MINISTRAL3
 from .families.mistral import MISTRAL
 from .families.mixtral import MIXTRAL
@@ -190,6 +191,7 @@ FAMILIES = (
     ERNIE4_5,
     ERNIE4_5_MOE,
     MINISTRAL3,
+    MINISTRAL,
     GRANITE_MOE_SHARED,
     GRANITE_MOE_SWA,
     DOTS1,

@@ -12,4 +12,10 @@ WINDOWED_VARIANTS: dict[str, dict[str, Any]] = {
         "sliding_window": 40,
         "layer_rope_theta": [5000.0, 0, 100.0],
     },
+    "ministral": {
+        "family": "Ministral",
+        "head_dim": 32,
+        "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
 }
