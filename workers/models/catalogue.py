@@ -10,6 +10,7 @@ from .families.codegen import CODEGEN
 from .families.cohere import COHERE, COHERE2
 from .families.cohere2_moe import COHERE2_MOE
 from .families.colbert import COLBERT
+from .families.cwm import CWM
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.distilbert import DISTILBERT
@@ -192,6 +193,7 @@ FAMILIES = (
     ERNIE4_5_MOE,
     MINISTRAL3,
     MINISTRAL,
+    CWM,
     GRANITE_MOE_SHARED,
     GRANITE_MOE_SWA,
     DOTS1,

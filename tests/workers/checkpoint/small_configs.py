@@ -25,6 +25,7 @@ GEMMA4 = {"architectures": ["Gemma4ForCausalLM"], "head_dim": 16, "global_head_d
 COHERE2_MOE = {"architectures": ["Cohere2MoeForCausalLM"], "head_dim": 16, "num_experts": 4}
 GRANITE_SWA = {"architectures": ["GraniteSWAForCausalLM"]}
 MINISTRAL = {"architectures": ["MinistralForCausalLM"]}
+CWM = {"architectures": ["CwmForCausalLM"]}
 GPT_NEO = {"architectures": ["GPTNeoForCausalLM"], "num_layers": 2, "num_heads": 8}
 GEMMA3N = {"architectures": ["Gemma3nForCausalLM"], "head_dim": 16, "num_kv_shared_layers": 0}
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "query_pre_attn_scalar": 24, "sliding_window": 16}

@@ -9,6 +9,7 @@ from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
     COHERE2_MOE,
+    CWM,
     EMBEDDING_GEMMA,
     GEMMA3,
     GEMMA3N,
@@ -118,6 +119,7 @@ from .small_configs import (
         (GRANITE_SWA | {"layer_rope_theta": [1e4]}, "layer_rope_theta has 1 numbers for 2 layers; give one for each"),
         (GRANITE_SWA | {"layer_rope_theta": [0, 0.5]}, "the rope parameters cannot be used"),
         (MINISTRAL | {"sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        (CWM | {"attention_bias": True}, "attention_bias=True is not supported for Code World Model; only False is"),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),

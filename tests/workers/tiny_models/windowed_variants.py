@@ -18,4 +18,5 @@ WINDOWED_VARIANTS: dict[str, dict[str, Any]] = {
         "sliding_window": 24,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
+    "cwm": {"family": "Cwm", "num_hidden_layers": 5, "head_dim": 32, "sliding_window": 24, "mlp_bias": True},
 }
