@@ -96,6 +96,7 @@ from .families.solar_open import SOLAR_OPEN
 from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
 from .families.t5_encoder import T5_ENCODER
+from .families.vaultgemma import VAULT_GEMMA
 from .families.xlm_roberta_xl import XLM_ROBERTA_XL
 
 FAMILIES = (
@@ -106,6 +107,7 @@ FAMILIES = (
     PHI3,
     GEMMA,
     GEMMA2,
+    VAULT_GEMMA,
     GEMMA3,
     GEMMA3N,
     GEMMA4,

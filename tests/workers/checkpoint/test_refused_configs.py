@@ -27,6 +27,7 @@ from .small_configs import (
     PHI3,
     PLAIN,
     SMOLLM3,
+    VAULT_GEMMA,
     geometry,
 )
 
@@ -120,6 +121,10 @@ from .small_configs import (
         (GRANITE_SWA | {"layer_rope_theta": [0, 0.5]}, "the rope parameters cannot be used"),
         (MINISTRAL | {"sliding_window": 0}, "sliding_window=0 must be at least 1"),
         (CWM | {"attention_bias": True}, "attention_bias=True is not supported for Code World Model; only False is"),
+        (
+            VAULT_GEMMA | {"use_bidirectional_attention": True},
+            "use_bidirectional_attention=True is not supported for Vaul",
+        ),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),

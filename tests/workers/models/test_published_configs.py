@@ -47,7 +47,13 @@ BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with atte
     "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"]},
 }
 # Their published files could not be read when they were added.
-NOT_AT_HAND = {"CwmForCausalLM", "MinistralForCausalLM", "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM"}
+NOT_AT_HAND = {
+    "VaultGemmaForCausalLM",
+    "CwmForCausalLM",
+    "MinistralForCausalLM",
+    "GraniteSWAForCausalLM",
+    "GraniteMoeSWAForCausalLM",
+}
 WIDE = 5120  # models of this width and more have one layer, others two
 
 

@@ -19,4 +19,13 @@ WINDOWED_VARIANTS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "cwm": {"family": "Cwm", "num_hidden_layers": 5, "head_dim": 32, "sliding_window": 24, "mlp_bias": True},
+    "vaultgemma": {
+        "family": "VaultGemma",
+        "head_dim": 32,
+        "sliding_window": 40,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 9.0,
+        "tie_word_embeddings": False,
+    },
 }
