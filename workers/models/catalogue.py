@@ -51,6 +51,7 @@ from .families.granitemoeshared import GRANITE_MOE_SHARED
 from .families.gte import GTE
 from .families.helium import HELIUM
 from .families.hunyuan import HUNYUAN, HUNYUAN_MOE
+from .families.hyperclovax import HYPERCLOVAX
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.jamba import JAMBA
@@ -113,6 +114,7 @@ FAMILIES = (
     GEMMA4,
     GRANITE,
     GRANITE_SWA,
+    HYPERCLOVAX,
     SMOLLM3,
     STARCODER2,
     OPT,

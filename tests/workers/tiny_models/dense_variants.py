@@ -284,4 +284,12 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "alpha": 50.0, "factor": 1.0},
     },
+    "hyperclovax": {
+        "family": "HyperCLOVAX",
+        "embedding_multiplier": 10.0,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 0.125,
+        "head_dim": 32,
+    },
+    "hyperclovax-pre-norm": {"family": "HyperCLOVAX", "use_post_norm": False, "attention_multiplier": 0.0625},
 }
