@@ -54,6 +54,7 @@ from .families.hunyuan import HUNYUAN, HUNYUAN_MOE
 from .families.hyperclovax import HYPERCLOVAX
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
+from .families.jais2 import JAIS2
 from .families.jamba import JAMBA
 from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
@@ -165,6 +166,7 @@ FAMILIES = (
     NEMOTRON,
     NEMOTRON_H,
     ARCEE,
+    JAIS2,
     MPT,
     MIXTRAL,
     QWEN2_MOE,

@@ -292,4 +292,5 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "head_dim": 32,
     },
     "hyperclovax-pre-norm": {"family": "HyperCLOVAX", "use_post_norm": False, "attention_multiplier": 0.0625},
+    "jais2": {"family": "Jais2", "head_dim": 32, "layer_norm_eps": 0.05},
 }
