@@ -64,6 +64,7 @@ from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
+from .families.mellum import MELLUM
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
 from .families.minimax_m2 import MINIMAX_M2
@@ -171,6 +172,7 @@ FAMILIES = (
     MIXTRAL,
     QWEN2_MOE,
     QWEN3_MOE,
+    MELLUM,
     OLMOE,
     PHIMOE,
     GRANITE_MOE,

@@ -204,4 +204,18 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "mup_enabled": True,
     },
     "hunyuan-moe": {"family": "HunYuanMoEV1", "head_dim": 24, "num_experts": 6, "moe_topk": 2},
+    "mellum": {
+        "family": "Mellum",
+        "head_dim": 32,
+        "num_local_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "rope_parameters": {
+            "full_attention": YARN_ROPE,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    },
 }
