@@ -53,6 +53,7 @@ class RopeScaling:
     long_factors: tuple[Positive, ...] = ()
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # proportional: of the pairs, those that turn
     rotary_dim: int | None = None  # rotated elements of a head; None: all
+    is_backwards: bool = False  # heads turn the other way
     temperature: Temperature | None = None
     is_long: bool = False  # longrope: uses the long factors, because max_model_len exceeds the original positions
 

@@ -26,7 +26,7 @@ class Rotary:
         self.head_dim = head_dim
         rotated = scaled_frequencies(scaling, scaling.rotary_dim or head_dim)
         self.frequencies = torch.zeros(head_dim // 2)  # radians per position of each pair, on the host; 0: not rotated
-        self.frequencies[: len(rotated)] = rotated
+        self.frequencies[: len(rotated)] = -rotated if scaling.is_backwards else rotated
         self.amplitudes = np.ones(head_dim // 2, dtype=np.float32)
         self.amplitudes[: len(rotated)] = attention_factor(scaling)
         self._table = torch.empty((0, head_dim), device=device)

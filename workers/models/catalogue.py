@@ -75,6 +75,7 @@ from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
 from .families.mpnet import MPNET
 from .families.mpt import MPT
+from .families.nanochat import NANOCHAT
 from .families.nemotron import NEMOTRON
 from .families.nemotron_h import NEMOTRON_H
 from .families.nomic_bert import NOMIC_BERT
@@ -168,6 +169,7 @@ FAMILIES = (
     NEMOTRON_H,
     ARCEE,
     JAIS2,
+    NANOCHAT,
     MPT,
     MIXTRAL,
     QWEN2_MOE,

@@ -293,4 +293,5 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "hyperclovax-pre-norm": {"family": "HyperCLOVAX", "use_post_norm": False, "attention_multiplier": 0.0625},
     "jais2": {"family": "Jais2", "head_dim": 32, "layer_norm_eps": 0.05},
+    "nanochat": {"family": "NanoChat", "final_logit_softcapping": 9.0, "rms_norm_eps": 0.05},
 }

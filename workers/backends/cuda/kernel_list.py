@@ -27,7 +27,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     """The kernels of `model` (with a KV cache of dtype `cached` and blocks of `block_size` tokens) and its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
-    norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1") else layer_norm_kernel
+    norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1", "plain_rms") else layer_norm_kernel
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),

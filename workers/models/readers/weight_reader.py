@@ -210,7 +210,8 @@ class NormReader(WeightReader):
         kind = self._geometry.norm
         if kind in ("rms", "rms_less_1"):
             return self._rms_norm(name, size, multiplier)
-        weight = torch.ones(size, device=self._device) if kind == "plain_layer" else self._vector(name, size).float()
+        is_plain = kind in ("plain_rms", "plain_layer")
+        weight = torch.ones(size, device=self._device) if is_plain else self._vector(name, size).float()
         bias = self._vector(_bias_of(name), size).float() * multiplier if kind in ("layer", "layer_less_1") else None
         return self._norm_of(kind, weight, bias, multiplier)
 
