@@ -102,6 +102,7 @@ from .families.starcoder2 import STARCODER2
 from .families.t5_encoder import T5_ENCODER
 from .families.vaultgemma import VAULT_GEMMA
 from .families.xlm_roberta_xl import XLM_ROBERTA_XL
+from .families.youtu import YOUTU
 
 FAMILIES = (
     LLAMA,
@@ -188,6 +189,7 @@ FAMILIES = (
     GRANITE_MOE_HYBRID,
     BAMBA,
     GLM4_MOE_LITE,
+    YOUTU,
     MINICPM3,
     QWEN3_NEXT,
     QWEN3_5,

@@ -30,6 +30,7 @@ from .small_configs import (
     PLAIN,
     SMOLLM3,
     VAULT_GEMMA,
+    YOUTU,
     geometry,
 )
 
@@ -133,6 +134,7 @@ from .small_configs import (
             MELLUM | {"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}},
             "partial_rotary_factor=0.5 is not",
         ),
+        (YOUTU | {"attention_bias": True}, "attention_bias=True is not supported for Youtu-LLM; only False is"),
         (GEMMA3N | {"attention_bias": True}, "attention_bias=True is not supported for Gemma 3n"),
         (GEMMA3N | {"altup_active_idx": 1}, "altup_active_idx=1 is not supported for Gemma 3n; only 0"),
         (GEMMA3N | {"altup_correct_scale": False}, "altup_correct_scale=False is not supported for Gemma 3n"),

@@ -131,7 +131,18 @@ NIGHTLY = [
     *("falcon-h1-with-norms", "mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
-    *("granite-swa", "nanochat", "mellum", "jais2", "hyperclovax", "vaultgemma", "cwm", "ministral", "granitemoe-swa"),
+    *(
+        "granite-swa",
+        "youtu",
+        "nanochat",
+        "mellum",
+        "jais2",
+        "hyperclovax",
+        "vaultgemma",
+        "cwm",
+        "ministral",
+        "granitemoe-swa",
+    ),
     *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]
 # One of the two numbers of ranks makes the fast run, in turn.

@@ -64,4 +64,11 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
             "long_factor": [1.5 + 0.5 * pair for pair in range(8)],
         },
     },
+    "youtu": {
+        "family": "Youtu",
+        **{name: LATENT[name] for name in LATENT if "head_dim" in name or "lora" in name},
+        "num_key_value_heads": 4,
+        "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6},
+        "tie_word_embeddings": False,
+    },
 }
