@@ -51,6 +51,7 @@ from .families.granitemoeshared import GRANITE_MOE_SHARED
 from .families.gte import GTE
 from .families.helium import HELIUM
 from .families.hunyuan import HUNYUAN, HUNYUAN_MOE
+from .families.hy_v3 import HY_V3
 from .families.hyperclovax import HYPERCLOVAX
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
@@ -215,4 +216,5 @@ FAMILIES = (
     FLEX_OLMO,
     HUNYUAN,
     HUNYUAN_MOE,
+    HY_V3,
 )

@@ -218,4 +218,13 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
     },
+    "hy-v3": {
+        "family": "HYV3",
+        "head_dim": 24,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 2,
+        "moe_intermediate_size": 40,
+        "attention_bias": True,
+    },
 }
