@@ -24,7 +24,7 @@ def _with_kernels():
 
 def answers(folder, ranks=1):
     """Token ids and logprobs of each prompt, in a batch and alone, which are equal."""
-    options = {"max_num_seqs": 8, "max_model_len": 256, "num_blocks": 128, "threads": 1}
+    options = {"model_impl": "transformers", "max_num_seqs": 8, "max_model_len": 256, "num_blocks": 128, "threads": 1}
     with LLM(str(folder), tokenizer=str(demo_model_folder()), tensor_parallel_size=ranks, **options) as llm:
         together = [output.outputs[0] for output in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
         llm.reset_prefix_cache()

@@ -1,4 +1,4 @@
-"""Tiny random models of architectures that have no family here: as transformers writes and runs them."""
+"""Tiny random models that run through transformers, as it writes them; some have a family here, too."""
 
 import warnings
 from pathlib import Path

@@ -84,7 +84,7 @@ def test_another_kind_of_layer_is_refused_by_name(name, options, reason, tmp_pat
     with pytest.raises(
         ConfigError, match=f"^architecture {name}ForCausalLM with --model-impl transformers: .*{reason}"
     ):
-        ours(tmp_path, pool=make_pool())
+        ours(tmp_path, pool=make_pool(), model_impl="transformers")
 
 
 def test_an_architecture_that_nothing_knows_is_refused(tmp_path, make_pool):
