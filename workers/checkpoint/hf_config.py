@@ -84,6 +84,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     task_type_vocab_size: Size = 3  # ERNIE, with use_task_id
     use_task_id: bool = False
     use_parallel_residual: bool = False
+    use_sandwich_norm: bool = True  # LFM3: norms after each part
+    use_attention_gate: bool = True
     use_post_norm: bool = True  # HyperCLOVA X
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one

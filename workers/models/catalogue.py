@@ -61,6 +61,7 @@ from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
+from .families.lfm3 import LFM3
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
 from .families.mamba import MAMBA
@@ -186,6 +187,7 @@ FAMILIES = (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     LFM2_MOE,
+    LFM3,
     MAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,

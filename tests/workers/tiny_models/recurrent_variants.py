@@ -238,4 +238,21 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "mamba_proj_bias": True,
         "tie_word_embeddings": True,
     },
+    "lfm3": {
+        "family": "Lfm3",
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "conv", "full_attention", "conv"],
+    },
+    "lfm3-plain": {
+        "family": "Lfm3",
+        "head_dim": 16,
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "attention_bias": True,
+        "use_sandwich_norm": False,
+        "use_attention_gate": False,
+        "tie_word_embeddings": False,
+    },
 }

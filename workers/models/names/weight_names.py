@@ -129,6 +129,7 @@ class WeightNames:
     value: str = "model.layers.{}.self_attn.v_proj"
     output: str = "model.layers.{}.self_attn.o_proj"
     attention_gate: str = ""  # with gated attention; "": the query projection has a gate after each head's query
+    has_gates_of_heads: bool = False  # that projection has one gate for all elements of a head
     query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
     key_norm: str = "model.layers.{}.self_attn.k_norm.weight"
     gate: str = "model.layers.{}.mlp.gate_proj"
