@@ -19,10 +19,11 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "llama4": torch.bfloat16,  # attention chunks, heads normalised in layers that rotate, query scales in the others
     "stablelm-qk-norm": torch.bfloat16,  # a layer norm with weights of its own for each head
     "nemotron": torch.float16,  # relu squared
+    "nanochat": torch.bfloat16,  # RMS norms without weights
 }
 
 
-NIGHTLY = ("opt", "bloom-even", "gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron")
+NIGHTLY = ("opt", "bloom-even", "gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron", "nanochat")
 
 
 @pytest.mark.parametrize(

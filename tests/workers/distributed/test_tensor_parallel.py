@@ -131,18 +131,8 @@ NIGHTLY = [
     *("falcon-h1-with-norms", "mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
-    *(
-        "granite-swa",
-        "youtu",
-        "nanochat",
-        "mellum",
-        "jais2",
-        "hyperclovax",
-        "vaultgemma",
-        "cwm",
-        "ministral",
-        "granitemoe-swa",
-    ),
+    *("granite-swa", "granitemoe-swa", "ministral", "cwm", "vaultgemma", "hyperclovax", "jais2", "mellum"),
+    *("nanochat", "youtu", "hy-v3", "lfm3"),
     *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]
 # One of the two numbers of ranks makes the fast run, in turn.
