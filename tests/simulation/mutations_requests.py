@@ -39,8 +39,8 @@ REQUEST_MUTATIONS = [
     ),
     (
         RESULTS,
-        "if chunk.discarded:\n            if index in bad",
-        "if False:\n            if index in bad",
+        "if chunk.discarded:\n        if is_bad",
+        "if False:\n        if is_bad",
         "outputs of an aborted chunk",
     ),
     (
