@@ -74,6 +74,12 @@ struct SliceGroups {
   int first, past;
 };
 
+// The same number in a register: an array whose numbers are hidden as they lie is also written to memory on NEON.
+inline I32 hidden(I32 x) {
+  opaque(x);
+  return x;
+}
+
 inline float number_at(const char* p) { return *(const float*)p; }
 
 // Whether the vectors of a row load the same start each for itself; gcc 12 would copy the first and spill.
@@ -83,7 +89,10 @@ template <class F> constexpr bool RELOADS_STARTS = REGISTERS == 16 && !ADDS_HALV
 template <class F, class Codes, int WORDS, int ROWS, int N, class Start, class Take>
 inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
   I32 dots[ROWS][N];
-  EACH(m, ROWS) EACH(v, N) opaque(dots[m][v] = start(m));
+  EACH(m, ROWS) EACH(v, N) {
+    if constexpr (HIDES_ADDRESSES) dots[m][v] = hidden(start(m));
+    else opaque(dots[m][v] = start(m));
+  }
   if constexpr (!std::is_same_v<F, Int8>) tile<F, ROWS>(dots, x, x_stride, lanes, WORDS);
   else {
 #pragma GCC unroll UNROLLED_WORDS
@@ -92,7 +101,8 @@ inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start s
       step<F, ROWS, N>(dots, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
     }
   }
-  EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);  // otherwise gcc 12 reserves registers for what follows, and spills here
+  if constexpr (!HIDES_ADDRESSES)  // otherwise gcc 12 reserves registers for what follows, and spills here
+    EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);
   EACH(m, ROWS) EACH(v, N) take(m, v, dots[m][v]);
 }
 
