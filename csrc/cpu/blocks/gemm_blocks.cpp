@@ -75,10 +75,7 @@ struct SliceGroups {
 };
 
 // The same number in a register: an array whose numbers are hidden as they lie is also written to memory on NEON.
-inline I32 hidden(I32 x) {
-  opaque(x);
-  return x;
-}
+inline I32 hidden(I32 x) { return opaque(x), x; }
 
 inline float number_at(const char* p) { return *(const float*)p; }
 

@@ -1,5 +1,7 @@
 """The tensors of GGUF architectures with gated delta nets."""
 
+from dataclasses import replace
+
 from .row_orders import Kind
 from .tensor_layout import TensorLayout, as_filters, as_row
 from .usual_names import EXPERTS, HEAD_NORMS, NORM_AFTER_ATTENTION, SHARED_EXPERT
@@ -39,44 +41,20 @@ _BOTH: tuple[tuple[str, Kind], ...] = (
     ("linear_attn.in_proj_a.weight", "alpha_of_both"),
 )
 _NO_KEY_HEADS = {"gated_delta.by_key_head": "", "gated_delta.gates_by_key_head": ""}
-_SSM_NORM = ("ssm_norm.weight",)
-GATED_DELTA_LAYOUTS = {
-    "qwen35": TensorLayout(
-        _QWEN,
-        norms_plus_1=True,
-        exact_norms=_SSM_NORM,
-        reshaped=_SHAPES,
-        row_orders=_TILED,
-        column_orders={"ssm_out.weight": "values"},
-        further="mtp.layers.{}.",
-    ),
-    "qwen35moe": TensorLayout(
-        _QWEN_MOE,
-        experts=EXPERTS,
-        norms_plus_1=True,
-        exact_norms=_SSM_NORM,
-        reshaped=_SHAPES,
-        row_orders=_TILED,
-        column_orders={"ssm_out.weight": "values"},
-        further="mtp.layers.{}.",
-    ),
-    "qwen3next": TensorLayout(
-        _QWEN_MOE,
-        experts=EXPERTS,
-        norms_plus_1=True,
-        exact_norms=_SSM_NORM,
-        reshaped=_SHAPES,
-        divided={"ssm_ba.weight": _BOTH},
-        further="mtp.layers.{}.",
-        own_names=_NO_KEY_HEADS,
-    ),
-}
-# Older files of Qwen3-Next have the first projection by key head, as checkpoints have it.
-BY_KEY_HEAD = TensorLayout(
-    _QWEN_MOE | {"ssm_in": "linear_attn.in_proj_qkvz", "ssm_ba": "linear_attn.in_proj_ba"},
+_COMMON = TensorLayout(
+    _QWEN_MOE,
     experts=EXPERTS,
     norms_plus_1=True,
-    exact_norms=_SSM_NORM,
+    exact_norms=("ssm_norm.weight",),
     reshaped=_SHAPES,
     further="mtp.layers.{}.",
 )
+_QWEN35_MOE = replace(_COMMON, row_orders=_TILED, column_orders={"ssm_out.weight": "values"})
+GATED_DELTA_LAYOUTS = {
+    "qwen35": replace(_QWEN35_MOE, in_layers=_QWEN, experts={}),
+    "qwen35moe": _QWEN35_MOE,
+    "qwen3next": replace(_COMMON, divided={"ssm_ba.weight": _BOTH}, own_names=_NO_KEY_HEADS),
+}
+# Older files of Qwen3-Next have the first projection by key head, as checkpoints have it.
+_BY_KEY_HEAD = {"ssm_in": "linear_attn.in_proj_qkvz", "ssm_ba": "linear_attn.in_proj_ba"}
+BY_KEY_HEAD = replace(_COMMON, in_layers=_QWEN_MOE | _BY_KEY_HEAD)
