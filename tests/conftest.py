@@ -56,8 +56,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--products",
         choices=[WHOLE, PAIRS, VALUES],
-        default=PAIRS,
-        help="of tests with several parameters, before nightly: all, each pair of values (the default), or each value",
+        help="of tests with several parameters, before nightly: all, each pair of values, or each value; by default "
+        "pairs where kernels are tested, and else values",
     )
 
 
@@ -101,11 +101,8 @@ def leaves_out_nightly(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Mark the cases that --products omits as nightly; folders' own hooks have marked their nightly tests before."""
-    products = config.getoption("products")
-    if products == WHOLE:
-        return
     early = [item for item in items if not item.get_closest_marker("nightly")]
-    for item in left_out(early, strength=2 if products == PAIRS else 1):
+    for item in left_out(early, config.getoption("products")):
         item.add_marker("nightly")
 
 

@@ -7,6 +7,9 @@ from itertools import combinations
 import pytest
 
 WHOLE, PAIRS, VALUES = "whole", "pairs", "values"
+STRENGTHS = {PAIRS: 2, VALUES: 1}
+# Where two values together have failed that passed apart, and a test costs a few milliseconds.
+OF_KERNELS = tuple(f"tests/{folder}/" for folder in ("workers/kernels", "workers/order_of_sums", "cuda/kernels"))
 
 
 def covering(cases: Sequence[Mapping[str, int]], strength: int) -> set[int]:
@@ -24,14 +27,18 @@ def covering(cases: Sequence[Mapping[str, int]], strength: int) -> set[int]:
     return chosen
 
 
-def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
-    """Tests that add no combination of values to those of their function; none of a function without parameters."""
+def left_out(items: Iterable[pytest.Item], products: str | None) -> list[pytest.Item]:
+    """Tests that add no combination of values to those of their function; none of a function without parameters.
+
+    `products` is WHOLE, PAIRS or VALUES; None is PAIRS for tests of kernels, and VALUES for the others.
+    """
     by_function = defaultdict[str, list[pytest.Function]](list)
-    for item in items:
+    for item in items if products != WHOLE else ():
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             by_function[item.nodeid.partition("[")[0]].append(item)
     found: list[pytest.Item] = []
-    for tests in by_function.values():
+    for name, tests in by_function.items():
+        strength = STRENGTHS[products or (PAIRS if name.startswith(OF_KERNELS) else VALUES)]
         # An entry of a list of parameters is one object in all tests that have it, and need not be hashable.
         cases = [{name: id(value) for name, value in test.callspec.params.items()} for test in tests]
         if all(len(case) <= strength for case in cases):

