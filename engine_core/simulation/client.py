@@ -22,10 +22,10 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..engine.endings import DEADLY
 from ..requests.stopping import repeats
-from .adapters import may_be_refused
 from .correct_results import extend_hash, masked_ids, pooling_mark, sample, start_hash, vector
 from .fake_workers.failures import is_failure
-from .scenario import EOS, Scenario, capacity_tokens
+from .scenarios.adapters import may_be_refused
+from .scenarios.scenario import EOS, Scenario, capacity_tokens
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from .fake_workers.fake_tier import FakeTier
 from .fake_workers.worker_died import WorkerDied
 from .links import SimulatedLinks, SimulatedWorkerLink, TickingClock
 from .outcomes import Outcomes
-from .scenario import Scenario, happens
+from .scenarios.scenario import Scenario, happens
 
 TICK_S = 0.02
 

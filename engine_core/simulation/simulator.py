@@ -21,12 +21,13 @@ from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ..engine.debug import check_invariants
 from ..engine.engine import CLIENT_LEASE_S, EngineCore
-from .adapters import DEADLY, with_adapter, with_adapters
 from .client import SimulatedClient
 from .fake_workers.failures import with_failures
 from .links import SimulatedLinks
 from .outcomes import Outcomes
-from .scenario import Scenario, draw_request, draw_scenario, happens
+from .scenarios.adapters import DEADLY, with_adapter, with_adapters
+from .scenarios.drawn_requests import draw_request
+from .scenarios.scenario import Scenario, draw_scenario, happens
 from .simulated_core import TICK_S, SimulatedCore
 
 MAX_TICKS = 200_000

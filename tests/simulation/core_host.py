@@ -13,7 +13,7 @@ from paged_serve.engine_core.simulation.correct_results import extend_hash, pool
 from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import WorkerDied
 from paged_serve.engine_core.simulation.links import SimulatedSockets, SimulatedWorkerLink, TickingClock
-from paged_serve.engine_core.simulation.scenario import Scenario
+from paged_serve.engine_core.simulation.scenarios.scenario import Scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineCoreRequest, FromEngineCore, ToEngineCore
 from paged_serve.protocol.messages.message import unpack_ids
 

@@ -18,7 +18,7 @@ from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
 from paged_serve.engine_core.simulation.client import SimulatedClient
 from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
-from paged_serve.engine_core.simulation.scenario import Scenario
+from paged_serve.engine_core.simulation.scenarios.scenario import Scenario
 from paged_serve.protocol.messages.config import Config, SchedulerConfig, SpeculationConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest
 from paged_serve.protocol.messages.loading.startup import KVGroup

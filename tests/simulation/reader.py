@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.client import output_alone, pooling_stream
-from paged_serve.engine_core.simulation.scenario import Scenario, capacity_tokens, draw_params, draw_prompt, for_pooling
+from paged_serve.engine_core.simulation.scenarios.drawn_requests import draw_params, draw_prompt, for_pooling
+from paged_serve.engine_core.simulation.scenarios.scenario import Scenario, capacity_tokens
 from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
 from paged_serve.frontend.client.session import ClientSession

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from paged_serve.engine_core.simulation.scenario import Scenario, draw_scenario
+from paged_serve.engine_core.simulation.scenarios.scenario import Scenario, draw_scenario
 from paged_serve.protocol.messages.engine_core import CoreFailure, EngineFailed, FromEngineCore
 
 from .core_host import CoreDied, CoreHost

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..scenario import Scenario, happens
+from ..scenarios.scenario import Scenario, happens
 
 
 def with_failures(scenario: Scenario) -> Scenario:

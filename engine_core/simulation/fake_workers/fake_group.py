@@ -11,7 +11,7 @@ from ...engine.engine import EngineCore
 from ...process.worker_link import Answer
 from ...requests.request import Sequence, SequenceState
 from ..links import SimulatedWorkerLink
-from ..scenario import Scenario
+from ..scenarios.scenario import Scenario
 from .failures import wrong_params
 from .fake_places import FakePlaces
 from .fake_row import FakeDrafter

@@ -4,8 +4,8 @@ import random
 
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 
-from ..adapters import BAD_FOLDER, DEADLY, FICKLE
-from ..scenario import Scenario, happens
+from ..scenarios.adapters import BAD_FOLDER, DEADLY, FICKLE
+from ..scenarios.scenario import Scenario, happens
 from .worker_died import WorkerDied
 
 

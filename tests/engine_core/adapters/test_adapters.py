@@ -3,8 +3,8 @@
 import pytest
 
 from paged_serve.engine_core.engine.endings import DEADLY_ADAPTER
-from paged_serve.engine_core.simulation.adapters import adapter_named
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
+from paged_serve.engine_core.simulation.scenarios.adapters import adapter_named
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.sampling_params import FinishReason

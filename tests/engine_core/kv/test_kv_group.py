@@ -9,7 +9,7 @@ from paged_serve.engine_core.admission.validation import fitting_model_len
 from paged_serve.engine_core.kv.block_pool import BlockPool
 from paged_serve.engine_core.kv.kv_group import RELEASED, AttentionChunkGroup, KVGroups, WindowGroup, keys_of
 from paged_serve.engine_core.kv.prefix_cache import PrefixCache
-from paged_serve.engine_core.simulation.scenario import blocks_of_alone
+from paged_serve.engine_core.simulation.scenarios.scenario import blocks_of_alone
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, ModelConfig, SchedulerConfig
 from paged_serve.protocol.messages.loading.startup import KVGroup

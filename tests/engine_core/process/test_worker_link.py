@@ -4,8 +4,8 @@ import pytest
 
 from paged_serve.engine_core.process.worker_group import GroupState
 from paged_serve.engine_core.process.worker_link import WorkerLink
-from paged_serve.engine_core.simulation.adapters import adapter_named
 from paged_serve.engine_core.simulation.links import SimulatedChannel
+from paged_serve.engine_core.simulation.scenarios.adapters import adapter_named
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.handshake import handshake_hello

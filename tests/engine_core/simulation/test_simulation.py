@@ -2,9 +2,9 @@
 
 import pytest
 
-from paged_serve.engine_core.simulation.adapters import with_adapters
 from paged_serve.engine_core.simulation.outcomes import Outcomes
-from paged_serve.engine_core.simulation.scenario import draw_scenario
+from paged_serve.engine_core.simulation.scenarios.adapters import with_adapters
+from paged_serve.engine_core.simulation.scenarios.scenario import draw_scenario
 from paged_serve.engine_core.simulation.simulator import simulate
 from paged_serve.protocol.messages.loading.startup import KVGroup
 

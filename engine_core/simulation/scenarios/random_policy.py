@@ -3,8 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from ..drafting.draft_policy import DraftPolicy
-from ..requests.speculating import DraftHistory
+from ...drafting.draft_policy import DraftPolicy
+from ...requests.speculating import DraftHistory
 
 MAX_INTERVAL = 6  # tokens between two attempts
 
