@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import torch
 
@@ -54,63 +54,67 @@ def matrix_source(
     `is_transposed`: float projections, but not the head, are stored as [in, out].
     The threads of `pool`, if given, quantize weights to int8 or int4, and unpack codes.
     """
-    report = QuantizationReport(dtype.itemsize)
-    found, wanted = read_quantization_config(folder), config.quantization
-    plain, floats = _float_readers(checkpoint, dtype, None if found is None else found[1], is_transposed)
-    if found is not None and isinstance(found[1], BlockFp8 | BitsAndBytes):
-        if isinstance(found[1], BitsAndBytes) and wanted == found[0]:
-            wanted = "auto"
-        found = None  # to all that quantizes on load its matrices are floats
-    if found is None and wanted not in ("auto", *ON_LOAD):
-        raise ConfigError(f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4")
-    if found is not None and wanted not in ("auto", found[0]):
-        raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {found[0]} already; leave it out")
-    reader: MatrixReader = Mxfp4Reader(checkpoint, floats)
-    if isinstance(floats, BlockFp8Reader):
-        reader = CodedBlockFp8Reader(floats)
-    elif found is not None:
-        reader = _reader(checkpoint, found[1], floats, pool)
-    head: MatrixReader = plain if isinstance(reader, Mxfp4Reader) else reader
-    tables: MatrixReader = plain
-    if isinstance(checkpoint, GgufCheckpoint):
-        reader = head = GgufReader(checkpoint, plain)
-        tables = GgufTableReader(checkpoint, plain)
-    projections = stored = reader
+    report, wanted = QuantizationReport(dtype.itemsize), config.quantization
+    name, scheme = read_quantization_config(folder) or (None, None)
+    are_floats = scheme is None or isinstance(scheme, BlockFp8 | BitsAndBytes)  # to all that quantizes on load
+    if wanted not in ("auto", name) and not (are_floats and wanted in ON_LOAD):
+        if name is None:
+            raise ConfigError(
+                f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4"
+            )
+        raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {name} already; leave it out")
+    readers = _readers(checkpoint, dtype, scheme, is_transposed, pool)
+    projections, head = readers.stored, readers.head
     eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
     if wanted in ("int8", "fp8"):
-        projections = EightBitsOnLoad(floats, report, eight_bits, pool)
+        projections = EightBitsOnLoad(readers.floats, report, eight_bits, pool)
     elif wanted == "int4":
-        projections = Int4OnLoad(floats, report, config.quantization_group_size, pool)
+        projections = Int4OnLoad(readers.floats, report, config.quantization_group_size, pool)
     quantizes_head = wanted in ("int8", "int4") if config.quantize_lm_head is None else config.quantize_lm_head
     if quantizes_head:
-        head = EightBitsOnLoad(plain, report, eight_bits, pool)
-    return MatrixSource(projections, stored, head, tables, quantizes_head, report)
+        head = EightBitsOnLoad(readers.plain, report, eight_bits, pool)
+    return MatrixSource(projections, readers.stored, head, readers.tables, quantizes_head, report)
 
 
-def _float_readers(
-    checkpoint: Checkpoint, dtype: torch.dtype, config: QuantizationConfig | None, is_transposed: bool
-) -> tuple[FloatReader, FloatReader]:
-    """Of matrices as they are stored, and of projections: the values of all that `config` lets be read as floats."""
-    match config:
+class _Readers(NamedTuple):
+    """The readers of a checkpoint that is loaded as it is stored, and of its matrices as floats."""
+
+    plain: FloatReader
+    floats: FloatReader  # of projections
+    stored: MatrixReader
+    head: MatrixReader
+    tables: MatrixReader
+
+
+def _readers(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    scheme: QuantizationConfig | None,
+    is_transposed: bool,
+    pool: Pool | None,
+) -> _Readers:
+    plain, floats = FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
+    if isinstance(checkpoint, GgufCheckpoint):
+        blocks = GgufReader(checkpoint, plain)
+        return _Readers(plain, floats, blocks, blocks, GgufTableReader(checkpoint, plain))
+    coded: MatrixReader
+    match scheme:
+        case None:
+            return _Readers(plain, floats, Mxfp4Reader(checkpoint, floats), plain, plain)
+        case BitsAndBytes():
+            plain = BitsAndBytesReader(checkpoint, dtype)
+            floats = BitsAndBytesReader(checkpoint, dtype, is_transposed)
+            return _Readers(plain, floats, floats, plain, plain)
         case BlockFp8(weight_block_size=block):
             assert block is not None  # checked when the configuration was read
-            reader = BlockFp8Reader(checkpoint, dtype, block=block)
-            return reader, reader
-        case BitsAndBytes():
-            return BitsAndBytesReader(checkpoint, dtype), BitsAndBytesReader(checkpoint, dtype, is_transposed)
-        case _:
-            return FloatReader(checkpoint, dtype), FloatReader(checkpoint, dtype, is_transposed)
-
-
-def _reader(checkpoint: Checkpoint, config: QuantizationConfig, floats: FloatReader, pool: Pool | None) -> MatrixReader:
-    match config:
+            plain = floats = values = BlockFp8Reader(checkpoint, dtype, block=block)
+            coded = CodedBlockFp8Reader(values)
         case CompressedTensors():
-            return CompressedTensorsReader(checkpoint, config, floats, pool)
+            coded = CompressedTensorsReader(checkpoint, scheme, floats, pool)
         case Gptq():
-            return GptqReader(checkpoint, config, floats, pool)
+            coded = GptqReader(checkpoint, scheme, floats, pool)
         case Awq():
-            return AwqReader(checkpoint, config, floats, pool)
-        case BlockFp8() | BitsAndBytes():
-            return floats
+            coded = AwqReader(checkpoint, scheme, floats, pool)
         case _:
-            assert_never(config)
+            assert_never(scheme)
+    return _Readers(plain, floats, coded, coded, plain)
