@@ -11,7 +11,14 @@ ACTIVATIONS = {
     "gelu_erf": torch.nn.functional.gelu,
     "relu": torch.nn.functional.relu,
     "relu2": lambda x: torch.nn.functional.relu(x).square(),
+    "xielu": lambda x: xielu(x, *XIELU),
 }
+XIELU = (0.7, 1.3)  # alpha_p and alpha_n
+
+
+def xielu(x: Tensor, alpha_p: float, alpha_n: float) -> Tensor:
+    """Of arXiv 2411.13010, with beta = 0.5."""
+    return torch.where(x > 0, alpha_p * x * x, alpha_n * (torch.expm1(x.clamp(max=0)) - x)) + x / 2
 
 
 def gated(gate_up: Tensor, activation: str = "silu") -> Tensor:

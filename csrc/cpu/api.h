@@ -122,9 +122,10 @@ struct ActivateParams {
   const void* up;     // gated: [rows, size], rows `up_stride` apart; or null: in x
   int64_t up_stride;
   int32_t rows, size;
-  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; 5, gated: clamped, see elementwise/elementwise.cpp
+  int32_t kind;   // 0: silu, 1: gelu by tanh, 2: gelu, 3: relu, 4: relu squared; see elementwise/elementwise.cpp for
+                  // 5, gated: clamped, and 6, without a gate: xielu
   int32_t is_gated, dtype;
-  float slope, limit;  // clamped
+  float slope, limit;  // clamped; of xielu alpha_p and alpha_n
 };
 API void activate(Pool*, const ActivateParams*);
 

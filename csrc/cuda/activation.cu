@@ -10,6 +10,7 @@ struct ActivationParams {
   void* out;             // [rows, SIZE]
   const void* x;         // [rows, SIZE]; gated: [rows, 2 * SIZE], gate then up
   const int32_t* count;  // rows in use, or null: all
+  float alpha_p, alpha_n;  // xielu
 };
 
 constexpr int PACKS = SIZE / 8;
@@ -28,6 +29,18 @@ DEVICE float gelu_erf(float x) {
 }
 DEVICE float relu(float x) { return x < 0.f ? 0.f : x; }  // a NaN stays a NaN
 DEVICE float relu2(float x) { return relu(x) * relu(x); }
+// alpha_p * x * x + x / 2 above 0, alpha_n * (exp(x) - 1 - x) + x / 2 below; near 0 by a series, as the difference cancels.
+DEVICE float xielu(float x, float alpha_p, float alpha_n) {
+  if (x > 0.f) return fmaf(alpha_p * x, x, 0.5f * x);
+  const float series = fmaf(fmaf(fmaf(fmaf(1.f / 720, x, 1.f / 120), x, 1.f / 24), x, 1.f / 6), x, 0.5f);
+  const float beyond = x > -0.25f ? series * x * x : exp2_approx(LOG2_E * x) - 1.f - x;
+  return fmaf(alpha_n, beyond, 0.5f * x);
+}
+
+DEVICE float activated(float x, const ActivationParams&, float (*function)(float)) { return function(x); }
+DEVICE float activated(float x, const ActivationParams& p, float (*function)(float, float, float)) {
+  return function(x, p.alpha_p, p.alpha_n);
+}
 
 KERNEL(activation, ActivationParams) {
   constexpr int IN_PACKS = IS_GATED ? 2 * PACKS : PACKS;
@@ -39,6 +52,6 @@ KERNEL(activation, ActivationParams) {
   load8<SCALAR>(x, p.x, row * IN_PACKS + at);
   if (IS_GATED) load8<SCALAR>(up, p.x, row * IN_PACKS + PACKS + at);
 #pragma unroll
-  for (int e = 0; e < 8; e++) x[e] = IS_GATED ? ACTIVATION(x[e]) * up[e] : ACTIVATION(x[e]);
+  for (int e = 0; e < 8; e++) x[e] = activated(x[e], p, ACTIVATION) * (IS_GATED ? up[e] : 1.f);
   store8<SCALAR>(p.out, row * PACKS + at, x);
 }

@@ -19,6 +19,7 @@ from paged_serve.workers.kernels.cpu.parameters import DTYPE_CODES
 from paged_serve.workers.kernels.cuda import elementwise, rotate
 from paged_serve.workers.kv.cache_view import CacheView
 
+from ..kernel_oracles import XIELU
 from ..workers import elementwise_calls
 from .emulated import Stats
 
@@ -54,9 +55,11 @@ def layer_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
 
 def activate(executor: Any, x: Tensor, function: elementwise.Activation, is_gated: bool, *out: Tensor) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return elementwise.activate(executor, x, function, is_gated, *out)
+        return elementwise.activate(executor, x, function, is_gated, *out, alphas=XIELU)
     known(x.dtype in CPU_DTYPES, f"{x.dtype}")
-    activation = Activation("gelu" if function == "gelu_erf" else function, is_gated)
+    activation = Activation(
+        "gelu" if function == "gelu_erf" else function, is_gated, alpha_p=XIELU[0], alpha_n=XIELU[1]
+    )
     return cpu_elementwise.activate(executor.pool, x, activation, *out)
 
 

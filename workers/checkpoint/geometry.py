@@ -63,12 +63,20 @@ class Activation:
     """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh.
 
     "clamped", always gated: gate * sigmoid(slope * gate) * (up + 1), with gate <= limit and -limit <= up <= limit.
+    "xielu", never gated: alpha_p * x * x above 0 and alpha_n * (exp(x) - 1 - x) below, each plus x / 2.
     """
 
-    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"] = "silu"  # relu2: relu squared
+    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped", "xielu"] = "silu"  # relu2: relu squared
     is_gated: bool = True
     slope: float = 1.0  # clamped
     limit: float = 0.0  # clamped
+    alpha_p: float = 0.0  # xielu; each layer has its own
+    alpha_n: float = 0.0  # xielu
+
+    @property
+    def constants(self) -> tuple[float, float]:
+        """The numbers that the kernels read."""
+        return (self.alpha_p, self.alpha_n) if self.kind == "xielu" else (self.slope, self.limit)
 
     def outputs(self, inputs: int) -> int:
         return inputs // 2 if self.is_gated else inputs

@@ -20,7 +20,7 @@ Size = Annotated[int, Meta(ge=-1, le=MAX_SIZE)]  # a value below 1 is reported b
 NumLayers = Annotated[int, Meta(ge=-1, le=1 << 12)]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MAY_BE_INFINITE = ("time_step_limit",)
-ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"]] = {
+ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped", "xielu"]] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "cl
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
     "clamped": "clamped",  # gpt-oss, whose config.json has no name for it
 }
 

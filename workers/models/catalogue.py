@@ -2,6 +2,7 @@
 
 from .families.afmoe import AFMOE
 from .families.albert import ALBERT
+from .families.apertus import APERTUS
 from .families.arcee import ARCEE
 from .families.bamba import BAMBA
 from .families.bert import BERT
@@ -171,6 +172,7 @@ FAMILIES = (
     NEMOTRON,
     NEMOTRON_H,
     ARCEE,
+    APERTUS,
     JAIS2,
     NANOCHAT,
     MPT,

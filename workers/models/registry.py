@@ -12,7 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
 from ..checkpoint.experts import Experts
-from ..checkpoint.geometry import Geometry, Head, RopeScaling
+from ..checkpoint.geometry import Activation, Geometry, Head, RopeScaling
 from ..checkpoint.hf_config import (
     HFConfig,
     activation_of,
@@ -125,7 +125,7 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
         vocab_size=config.vocab_size,
         norm=family.norm,
         norm_eps=config.rms_norm_eps,
-        activation=activation_of(config, is_gated=family.is_gated),
+        activation=_activation(family, config),
         ropes=tuple(_for_length(rope, max_model_len or config.max_position_embeddings) for rope in ropes),
         interleaved=family.interleaved,
         multipliers=family.multipliers(config, dtype),
@@ -140,6 +140,13 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
         head_bias=biases.head,
         dtype=dtype,
     )
+
+
+def _activation(family: Family, config: HFConfig) -> Activation:
+    activation = activation_of(config, is_gated=family.is_gated)
+    if activation.kind == "xielu" and not family.weight_names.activation:
+        raise ConfigError(f"config.json: hidden_act 'xielu', which has parameters, is not supported for {family.name}")
+    return activation
 
 
 def _kv_heads(family: Family, config: HFConfig) -> tuple[int, int]:

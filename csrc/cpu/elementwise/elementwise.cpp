@@ -11,7 +11,7 @@
 
 namespace {
 
-enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED };  // ActivateParams::kind
+enum { SILU, GELU_TANH, GELU, RELU, RELU_SQUARED, CLAMPED, XIELU };  // ActivateParams::kind
 constexpr float GELU_SLOPE = 0.79788456f;  // sqrt(2 / pi)
 
 // The normal distribution's cumulative probability at x, with an error below 1e-7 (Abramowitz and Stegun, 7.1.26).
@@ -62,6 +62,15 @@ inline F32 clamped(F32 gate, F32 up, float slope, float limit) {
   return times_sigmoid(gate * (up + 1.0f), slope * gate);
 }
 
+// alpha_p * x * x + x / 2 above 0, alpha_n * (exp(x) - 1 - x) + x / 2 below; near 0 by a series, as the difference cancels.
+inline F32 xielu(F32 x, float alpha_p, float alpha_n) {
+  const F32 below = min(splat(0.0f), x);  // in this order a NaN stays a NaN
+  F32 series = splat(1.0f / 720);
+  for (float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f}) series = fma(series, below, splat(c));
+  const F32 beyond = below > splat(-0.25f) ? series * below * below : exp(below) - 1.0f - below;
+  return fma(x, splat(0.5f), x > splat(0.0f) ? alpha_p * x * x : alpha_n * beyond);
+}
+
 template <class Element> void activate_row(const ActivateParams& p, int row) {
   const Element* x = (const Element*)p.x + (int64_t)row * p.size * (p.is_gated && !p.up ? 2 : 1);
   const Element* up = p.up ? (const Element*)p.up + row * p.up_stride : x + p.size;
@@ -69,7 +78,11 @@ template <class Element> void activate_row(const ActivateParams& p, int row) {
   each_vector(p.size, [&](int at, int n) {
     const F32 by = p.is_gated ? get(up + at, n) : splat(1.0f);
     const F32 gate = get(x + at, n);
-    put(out + at, p.kind == CLAMPED ? clamped(gate, by, p.slope, p.limit) : activated(p.kind, gate, by), n);
+    switch (p.kind) {
+      case CLAMPED: return put(out + at, clamped(gate, by, p.slope, p.limit), n);
+      case XIELU: return put(out + at, xielu(gate, p.slope, p.limit), n);
+      default: put(out + at, activated(p.kind, gate, by), n);
+    }
   });
 }
 

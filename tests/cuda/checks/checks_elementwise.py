@@ -244,7 +244,7 @@ def check_elementwise(launcher, device="cpu"):
     check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
         check_activation(launcher, BF16, 2, 264, activation, True, device)
-    for activation in ("relu", "relu2"):
+    for activation in ("relu", "relu2", "xielu"):
         check_activation(launcher, BF16, 2, 264, activation, False, device)
     check_capped_logits(launcher, 2, 300, 30.0, device)
     check_quantized_rows(launcher, BF16, 4, 4104, device)

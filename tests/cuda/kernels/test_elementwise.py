@@ -43,7 +43,11 @@ def test_each_element_is_the_activated_gate_times_its_other_half(launcher, devic
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize(("rows", "size"), [(1, 8), (2, 4104)])
 @pytest.mark.parametrize(
-    ("activation", "dtype"), [("gelu_tanh", torch.bfloat16), ("gelu_erf", torch.float16), ("relu", torch.bfloat16)]
+    ("activation", "dtype"),
+    [
+        *(("gelu_tanh", torch.bfloat16), ("gelu_erf", torch.float16), ("relu", torch.bfloat16)),
+        ("xielu", torch.float16),
+    ],
 )
 def test_without_a_gate_each_element_is_activated(launcher, device, activation, dtype, rows, size):
     check_activation(launcher, dtype, rows, size, activation, False, device)

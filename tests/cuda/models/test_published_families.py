@@ -20,10 +20,20 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "stablelm-qk-norm": torch.bfloat16,  # a layer norm with weights of its own for each head
     "nemotron": torch.float16,  # relu squared
     "nanochat": torch.bfloat16,  # RMS norms without weights
+    "apertus": torch.bfloat16,  # xielu, whose parameters differ by layer
 }
 
 
-NIGHTLY = ("opt", "bloom-even", "gpt-bigcode", "starcoder2-plain-sliding", "stablelm-qk-norm", "nemotron", "nanochat")
+NIGHTLY = (
+    "opt",
+    "bloom-even",
+    "gpt-bigcode",
+    "starcoder2-plain-sliding",
+    "stablelm-qk-norm",
+    "nemotron",
+    "nanochat",
+    "apertus",
+)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ GEMMA4 = {"architectures": ["Gemma4ForCausalLM"], "head_dim": 16, "global_head_d
 COHERE2_MOE = {"architectures": ["Cohere2MoeForCausalLM"], "head_dim": 16, "num_experts": 4}
 GRANITE_SWA = {"architectures": ["GraniteSWAForCausalLM"]}
 MINISTRAL = {"architectures": ["MinistralForCausalLM"]}
+APERTUS = {"architectures": ["ApertusForCausalLM"]}
 CWM = {"architectures": ["CwmForCausalLM"]}
 VAULT_GEMMA = {"architectures": ["VaultGemmaForCausalLM"]}
 HYPERCLOVAX = {"architectures": ["HyperCLOVAXForCausalLM"]}

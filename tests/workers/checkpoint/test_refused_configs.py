@@ -8,6 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
+    APERTUS,
     COHERE2_MOE,
     CWM,
     EMBEDDING_GEMMA,
@@ -125,6 +126,8 @@ from .small_configs import (
         (GRANITE_SWA | {"layer_rope_theta": [1e4]}, "layer_rope_theta has 1 numbers for 2 layers; give one for each"),
         (GRANITE_SWA | {"layer_rope_theta": [0, 0.5]}, "the rope parameters cannot be used"),
         (MINISTRAL | {"sliding_window": 0}, "sliding_window=0 must be at least 1"),
+        (APERTUS | {"post_norm": True}, "post_norm=True is not supported for Apertus; only False is"),
+        ({"hidden_act": "xielu"}, "hidden_act 'xielu', which has parameters, is not supported for llama"),
         (CWM | {"attention_bias": True}, "attention_bias=True is not supported for Code World Model; only False is"),
         (
             VAULT_GEMMA | {"use_bidirectional_attention": True},

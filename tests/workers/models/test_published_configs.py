@@ -54,6 +54,7 @@ NOT_AT_HAND = {
     "NanoChatForCausalLM",
     "MellumForCausalLM",
     "Jais2ForCausalLM",
+    "ApertusForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -126,6 +126,7 @@ def test_quantized_rows_have_the_same_bits(agree, size, dtype, kind):
 ACTIVATIONS = [
     Activation(kind, is_gated) for kind in ("silu", "gelu", "gelu_tanh", "relu") for is_gated in (True, False)
 ]
+ACTIVATIONS.append(Activation("xielu", is_gated=False, alpha_p=0.7, alpha_n=1.3))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -292,6 +292,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "head_dim": 32,
     },
     "hyperclovax-pre-norm": {"family": "HyperCLOVAX", "use_post_norm": False, "attention_multiplier": 0.0625},
+    "apertus": {"family": "Apertus", "rms_norm_eps": 0.05, "rope_parameters": LLAMA3_ROPE},
     "jais2": {"family": "Jais2", "head_dim": 32, "layer_norm_eps": 0.05},
     "nanochat": {"family": "NanoChat", "final_logit_softcapping": 9.0, "rms_norm_eps": 0.05},
 }

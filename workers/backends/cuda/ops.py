@@ -20,6 +20,7 @@ FUNCTIONS: dict[str, Function] = {  # kind of activation -> name in the kernel
     "gelu_tanh": "gelu_tanh",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 
 
@@ -77,7 +78,8 @@ class CudaOps:
     def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
         assert up is None, "no kernel has gates apart, see computes()"
         out = empty_rows(x, activation.outputs(x.shape[1]))
-        return activate(self._launcher, x, FUNCTIONS[activation.kind], activation.is_gated, out)
+        function, alphas = FUNCTIONS[activation.kind], (activation.alpha_p, activation.alpha_n)
+        return activate(self._launcher, x, function, activation.is_gated, out, alphas=alphas)
 
     def _normalised(self, hidden: Tensor, norm: Norm, delta: Tensor | None, out: Tensor | None = None) -> Tensor:
         if out is None:

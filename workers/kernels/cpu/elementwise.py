@@ -12,7 +12,7 @@ from .library import Pool
 from .parameters import DTYPE_CODES, ActivateParams, CapParams, ClipParams, NormParams, RotateParams, packer, pointer
 
 NORM, ACTIVATE, CLIP, CAP, ROTATE = map(packer, (NormParams, ActivateParams, ClipParams, CapParams, RotateParams))
-KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "clamped")  # ActivateParams.kind
+KINDS = ("silu", "gelu_tanh", "gelu", "relu", "relu2", "clamped", "xielu")  # ActivateParams.kind
 
 
 def normalise(
@@ -68,7 +68,7 @@ def activate(
 
 def activate_fields(x: Tensor, activation: Activation, out: Tensor, up: Tensor | None = None) -> tuple[float, ...]:
     """The fields of ActivateParams."""
-    kind, constants = KINDS.index(activation.kind), (activation.slope, activation.limit)
+    kind, constants = KINDS.index(activation.kind), activation.constants
     sizes = len(x), out.shape[1], kind, activation.is_gated, DTYPE_CODES[x.dtype]
     return out.data_ptr(), x.data_ptr(), pointer(up), 0 if up is None else up.stride(0), *sizes, *constants
 

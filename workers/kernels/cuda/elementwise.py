@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .kernel import SCALARS, Kernel, Launcher, pointer
 
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2"]  # functions of activation.cu
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "xielu"]  # functions of activation.cu
 LOG2_E = 1.4426950408889634
 MAX_NORM_THREADS, MAX_ACTIVATION_THREADS = 1024, 256
 
@@ -108,7 +108,10 @@ def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence
 
 
 class ActivationParams(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("out", "x", "count"))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("out", "x", "count")),
+        *((name, ctypes.c_float) for name in ("alpha_p", "alpha_n")),
+    )
 
 
 def activate(
@@ -118,10 +121,12 @@ def activate(
     is_gated: bool = True,
     out: Tensor | None = None,
     count: int | None = None,
+    alphas: tuple[float, float] = (0.0, 0.0),
 ) -> Tensor:
     """The activation of [rows, n]; if gated, activation(gate) * up of [rows, 2 * n], gate then up. Returns [rows, n].
 
     `x` is bfloat16 or float16; n is a multiple of 8. `count` is the address of the number of rows in use; None: all.
+    `alphas`: alpha_p and alpha_n of xielu.
     """
     rows, size = len(x), x.shape[1] // (1 + is_gated)
     out = x.new_empty((rows, size)) if out is None else out
@@ -134,7 +139,8 @@ def activate(
     if rows:
         kernel = activation_kernel(x.dtype, size, activation, is_gated)
         blocks_of_row = -(-size // (8 * kernel.threads))
-        launcher.launch(kernel, (rows, blocks_of_row, 1), ActivationParams(out.data_ptr(), x.data_ptr(), count))
+        params = ActivationParams(out.data_ptr(), x.data_ptr(), count, *alphas)
+        launcher.launch(kernel, (rows, blocks_of_row, 1), params)
     return out
 
 
@@ -173,7 +179,7 @@ def cap_kernel() -> Kernel:
 def production_kernels() -> list[Kernel]:
     """Norms of common sizes; the gated functions of Llama, Qwen and Gemma; each function without a gate."""
     bf16, fp16 = torch.bfloat16, torch.float16
-    without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu", "relu2")
+    without_gate: tuple[Activation, ...] = ("gelu_tanh", "gelu_erf", "relu", "relu2", "xielu")
     return [
         *(rms_norm_kernel(dtype, size) for dtype in (bf16, fp16) for size in (1024, 4096, 8192)),
         *(layer_norm_kernel(bf16, size) for size in (768, 4096, 12288)),

@@ -135,6 +135,7 @@ class WeightNames:
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
+    activation: str = ""  # of the feed-forward, where it has parameters: ".alpha_p" and ".alpha_n" follow
     positions: str = ""  # the table of learned positions
     first_position: int = 0  # the row of that table for position 0
     token_types: str = ""  # encoders: the table of token types

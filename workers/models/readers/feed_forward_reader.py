@@ -1,11 +1,17 @@
 """Reads projections and feed-forwards: dense ones, and the experts that this rank holds."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.errors import ConfigError
+
 from ...checkpoint.experts import Experts
+from ...checkpoint.geometry import Activation
 from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined, with_outputs
@@ -21,6 +27,8 @@ from ...layers.linear import Linear
 from ...layers.ops import Ops
 from ..matrix_rows import Rows, stacked_rows
 from .weight_reader import NormReader
+
+XIELU_BETA = 0.5  # the slope at 0, as the kernels have it
 
 
 class ProjectionReader(NormReader):
@@ -70,7 +78,24 @@ class FeedForwardReader(ProjectionReader):
         gate_up = self._gate_up((names.gate, names.up), index, size, geometry.mlp_bias)
         bias = geometry.mlp_bias if geometry.down_bias is None else geometry.down_bias
         down = self._row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
-        return DenseFeedForward(gate_up, geometry.activation, down, ops)
+        return DenseFeedForward(gate_up, self._activation(index), down, ops)
+
+    def _activation(self, index: int) -> Activation:
+        """The activation of a dense feed-forward, with the layer's own parameters if it has some."""
+        activation = self._geometry.activation
+        if activation.kind != "xielu":
+            return activation
+        name = self._names.activation.format(index)
+        if f"{name}.beta" in self._checkpoint.entries and (beta := self._number(f"{name}.beta")) != XIELU_BETA:
+            raise ConfigError(f"{name}.beta={beta} is not supported for xIELU; only {XIELU_BETA} is")
+        alpha_p, alpha_n = (_softplus(self._number(f"{name}.{each}")) for each in ("alpha_p", "alpha_n"))
+        return replace(activation, alpha_p=alpha_p, alpha_n=XIELU_BETA + alpha_n)
+
+    def _number(self, name: str) -> float:
+        """A tensor of one element, or of no dimensions."""
+        shape = tuple(self._checkpoint.entries[name].shape) if name in self._checkpoint.entries else (1,)
+        read = partial(self._read_tensor, name, shape or (), None, torch.float32)
+        return self._tensor(name, read).item()
 
     def _beside_dense(self, index: int, experts: Experts, ops: Ops) -> FeedForward:
         names, hidden = self._names.experts, self._geometry.hidden_size
@@ -183,3 +208,7 @@ class FeedForwardReader(ProjectionReader):
                 self._checkpoint.split(f"{own}.weight", part)
                 biases = StackedPart(f"{stacked}_bias", (experts.count, outputs), each, rows, False)
                 self._checkpoint.split(f"{own}.bias", biases)
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
