@@ -1,7 +1,8 @@
-"""The options of a layer's attention, independent of model families and backends."""
+"""The options of layers, most of them of attention, independent of model families and backends."""
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -147,3 +148,29 @@ class Disentangled:
             size = exact + math.ceil(growth * (exact - 1))
         signed = size if distance > 0 else -size
         return max(0, min(signed + self.num_buckets, 2 * self.num_buckets - 1))
+
+
+class LayerSizes(NamedTuple):
+    """The sizes that differ by layer in some models."""
+
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    num_heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Vectors of each token that enter after the feed-forward of each layer: of its own embedding, and projected."""
+
+    size: int  # of a layer's vector
+    vocab_size: int  # tokens beyond have the vectors of token 0
+
+
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """Alternating updates (arXiv 2301.13310): each token has several residual streams, of which a layer computes with
+    the first and predicts the others. Beside attention there is a learned residual of low rank (arXiv 2411.07501)."""
+
+    num_streams: int
+    laurel_rank: int

@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-from .attention_options import Disentangled, Latent, RelativePositions
+from .attention_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions
 from .experts import NUM_SHARES, Experts
 from .recurrent.multipliers import PartMultipliers
 from .recurrent.recurrent import Recurrent
@@ -96,31 +96,6 @@ class Multipliers:
     parts: PartMultipliers | None = None  # of layers with attention and a recurrence in parallel
 
 
-class LayerSizes(NamedTuple):
-    """The sizes that differ by layer in some models."""
-
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class LayerInputs:
-    """Vectors of each token that enter after the feed-forward of each layer: of its own embedding, and projected."""
-
-    size: int  # of a layer's vector
-    vocab_size: int  # tokens beyond have the vectors of token 0
-
-
-@dataclass(frozen=True, slots=True)
-class AltUp:
-    """Alternating updates (arXiv 2301.13310): each token has several residual streams, of which a layer computes with
-    the first and predicts the others. Beside attention there is a learned residual of low rank (arXiv 2411.07501)."""
-
-    num_streams: int
-    laurel_rank: int
-
-
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """The geometry of the whole model; methods with `tp_size` give the share of one tensor-parallel rank."""
@@ -174,6 +149,7 @@ class Geometry:
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
     has_gated_attention: bool = False  # attention's outputs have a gate
+    attention_gate: Literal["sigmoid", "softplus"] = "sigmoid"  # its function
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
     is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
@@ -199,6 +175,11 @@ class Geometry:
     def has_one_head_size(self) -> bool:
         """Whether the keys of all layers have the same shape."""
         return len({sizes[:2] for sizes in self.layer_sizes}) < 2
+
+    @property
+    def numbers_of_heads(self) -> list[int]:
+        """The different numbers of query heads that layers have."""
+        return sorted({sizes.num_heads for sizes in self.layer_sizes} or {self.num_heads})
 
     def has_qk_norm(self, layer: int) -> bool:
         """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
@@ -295,7 +276,7 @@ class Geometry:
 
     def _uneven(self, tp_size: int) -> str:
         """The name of a dimension that `tp_size` ranks cannot divide evenly; "" if there is none."""
-        parts = [("attention heads", self.num_heads)]
+        parts = [("attention heads", count) for count in self.numbers_of_heads]
         if not self.experts or None in self.experts:
             parts.append(("intermediate size", self.intermediate_size))
         for kind in filter(None, dict.fromkeys(self.recurrent)):

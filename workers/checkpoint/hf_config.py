@@ -41,6 +41,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: Size
     num_hidden_layers: NumLayers
     num_attention_heads: Size
+    num_attention_heads_per_layer: list[Annotated[int, Meta(ge=1, le=MAX_SIZE)]] | None = None  # Laguna
     num_key_value_heads: Size | None = None
     head_dim: Size | None = None
     vocab_size: Size
@@ -87,6 +88,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_parallel_residual: bool = False
     use_sandwich_norm: bool = True  # LFM3: norms after each part
     use_attention_gate: bool = True
+    has_gates_of_heads: bool = True  # Laguna: one gate for all elements of a head
     use_post_norm: bool = True  # HyperCLOVA X
     alibi: bool = False  # Falcon
     num_norms: Literal[1, 2] = 2  # norms before a layer's attention and feed-forward; 1: they share one

@@ -16,11 +16,15 @@ from .rotary import Rotary
 class HeadLayout:
     """The heads of a projected token on one rank: queries, then keys, then values."""
 
-    num_heads: int
+    num_heads: int  # of queries
     num_kv_heads: int  # the cache has those of each layer
     head_dim: int  # of most layers
     rotaries: tuple[Rotary, ...]  # one per layer, of the size of its heads; equal ones are shared
     normalises_values: bool = False  # each value head to a mean square of 1
+    by_layer: tuple[int, ...] = ()  # the number of queries of each layer; empty: num_heads in all
+
+    def queries_of(self, layer: int) -> int:
+        return self.by_layer[layer] if self.by_layer else self.num_heads
 
 
 @dataclass(frozen=True, slots=True, eq=False)

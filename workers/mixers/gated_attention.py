@@ -1,6 +1,7 @@
-"""Attention whose outputs have a gate (Qwen3-Next, Qwen3.5)."""
+"""Attention whose outputs have a gate (Qwen3-Next, Qwen3.5, Laguna)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -12,12 +13,14 @@ from .mixer import GroupStep
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatedAttention:
-    """output(attention * sigmoid(gate)), with a gate for each element that is projected from the token."""
+    """output(attention * function(gate)), with a gate for each element that is projected from the token."""
 
     attention: Attention
     gate: Linear
+    function: Literal["sigmoid", "softplus"]
     recurrences: Recurrences
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
         attended = step.returned(self.attention.attended(step, normed))
-        return self.attention.output(self.recurrences.sigmoid_gated(attended, self.gate(step.returned(normed))))
+        gated = self.recurrences.sigmoid_gated if self.function == "sigmoid" else self.recurrences.softplus_gated
+        return self.attention.output(gated(attended, self.gate(step.returned(normed))))

@@ -154,7 +154,8 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         each = list(zip(geometry.ropes, sizes, strict=True))
         rotaries = {rotary: Rotary(*rotary, self._device) for rotary in each}
         heads = geometry.heads_of_rank(size), geometry.kv_heads_of_rank(size), geometry.head_dim
-        return HeadLayout(*heads, tuple(rotaries[rotary] for rotary in each), geometry.has_value_norm)
+        by_layer = tuple(sizes.num_heads // size for sizes in geometry.layer_sizes)
+        return HeadLayout(*heads, tuple(rotaries[rotary] for rotary in each), geometry.has_value_norm, by_layer)
 
     def _layer(self, index: int, ops: Ops, attention: AttentionBackend) -> DecoderLayer:
         names, is_recurrent = self._names, self._geometry.recurrent_of(index) is not None
@@ -233,7 +234,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         each = names.query.format(index), names.key.format(index), value.format(index)
         queries, keys = self._even_span(geometry.num_heads), self._kv_heads(index)
         rows = query_key_value_rows(
-            each, geometry, queries, keys, are_grouped=names.are_grouped, num_parts=names.num_parts
+            each, geometry, queries, keys, index, are_grouped=names.are_grouped, num_parts=names.num_parts
         )
         if geometry.has_gated_attention and not names.attention_gate:
             rows[0] = without_gates(rows[0], geometry.head_dim)
@@ -249,7 +250,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         return product
 
     def _attention_options(self, index: int) -> AttentionOptions:
-        geometry, names = self._geometry, self._names
+        geometry, names = self._geometry.of_layer(index), self._names
         slopes, sinks, here = None, None, slice(*self._even_span(geometry.num_heads))
         if geometry.slopes:
             slopes = torch.tensor(geometry.slopes[here], device=self._device)

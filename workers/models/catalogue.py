@@ -60,6 +60,7 @@ from .families.jais2 import JAIS2
 from .families.jamba import JAMBA
 from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
+from .families.laguna import LAGUNA
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
 from .families.lfm3 import LFM3
@@ -216,6 +217,7 @@ FAMILIES = (
     DOTS1,
     EXAONE_MOE,
     AFMOE,
+    LAGUNA,
     SOLAR_OPEN,
     FLEX_OLMO,
     HUNYUAN,

@@ -45,17 +45,18 @@ def query_key_value_rows(
     geometry: Geometry,
     queries: Span,
     keys: Span,
+    layer: int,
     *,
     are_grouped: bool,
     num_parts: int = 1,
 ) -> list[Rows]:
-    """The rows of query heads `queries` and of KV heads `keys`. Equal `names` mean that one matrix holds all three.
+    """The rows of query heads `queries` and of KV heads `keys` of a layer. Equal `names`: one matrix holds all three.
 
     `are_grouped`: this matrix stores for each KV head its queries, its key and its value. `num_parts`: of this matrix;
     each of several stores the queries of its heads, then their values, then their keys.
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
-    rotated, plain = order_of_head(geometry), torch.arange(head_dim)
+    rotated, plain = order_of_head(geometry, layer), torch.arange(head_dim)
     query, key = torch.arange(*queries), torch.arange(*keys)
     if len(set(names)) > 1:
         places = [(heads, query, rotated), (kv_heads, key, rotated), (kv_heads, key, plain)]
@@ -88,13 +89,15 @@ def stacked_rows(names: list[str], total: int, span: Span) -> list[Rows]:
     ]
 
 
-def order_of_head(geometry: Geometry) -> Tensor:
+def order_of_head(geometry: Geometry, layer: int) -> Tensor:
     """The permutation from a query or key head in the file to the kernels' layout: [head_dim] i64.
 
-    In each half the rotated elements come first, then the others.
+    In each half the rotated elements come first, then the others. A layer without rotation has the order of the first
+    one that rotates.
     """
     head_dim = geometry.head_dim
-    rotated = next((rope.rotary_dim for rope in geometry.ropes if rope.kind != "none"), None) or head_dim
+    ropes = [*geometry.ropes[layer : layer + 1], *geometry.ropes]
+    rotated = next((rope.rotary_dim for rope in ropes if rope.kind != "none"), None) or head_dim
     one = torch.arange(0, rotated, 2) if geometry.interleaved else torch.arange(rotated // 2)
     other = one + (1 if geometry.interleaved else rotated // 2)
     low, high = torch.arange(rotated, head_dim).chunk(2) if rotated < head_dim else (one[:0], one[:0])

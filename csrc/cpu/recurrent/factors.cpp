@@ -8,16 +8,26 @@
 
 #include "elementwise/rows.h"
 #include "elementwise/sigmoid.h"
+#include "recurrent/scans/softplus.h"
 
-void silu_gate(Pool* pool, const SigmoidGateParams* p) {
+// y = x * factor(gate).
+template <class Factor> void gate_rows(Pool* pool, const SigmoidGateParams* p, Factor factor) {
   with_element(p->dtype, [&](auto element) {
     using Element = decltype(element);
     for_rows(pool, p->rows, p->size, [&](int64_t row) {
       const Element *x = (const Element*)p->x + row * p->x_stride, *gate = (const Element*)p->gate + row * p->gate_stride;
       Element* y = (Element*)p->y + row * p->y_stride;
-      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * silu(get(gate + at, n)), n); });
+      each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * factor(get(gate + at, n)), n); });
     });
   });
+}
+
+void silu_gate(Pool* pool, const SigmoidGateParams* p) {
+  gate_rows(pool, p, [](F32 gate) { return silu(gate); });
+}
+
+void softplus_gate(Pool* pool, const SigmoidGateParams* p) {
+  gate_rows(pool, p, [](F32 gate) { return softplus(gate); });
 }
 
 void scale_columns(Pool* pool, const ScaleParams* p) {

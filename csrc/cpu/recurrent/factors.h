@@ -5,6 +5,9 @@
 // y = x * silu(gate), with the parameters of sigmoid_gate: the outputs of a scan without a norm.
 API void silu_gate(Pool*, const SigmoidGateParams*);
 
+// y = x * softplus(gate), likewise: the outputs of attention with such gates.
+API void softplus_gate(Pool*, const SigmoidGateParams*);
+
 // y = x * factors, a number for each column; y may be x.
 struct ScaleParams {
   void* y;               // [rows, size], rows y_stride apart

@@ -5,13 +5,14 @@ in other steps, beside other requests and from kept states.
 """
 
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import silu, softplus
 
 from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences
 from paged_serve.workers.backends.cuda.recurrences import CudaRecurrences, CudaSelectiveScan
 from paged_serve.workers.backends.torch.recurrences import TorchRecurrences
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.buffers import Buffers
+from paged_serve.workers.kernels.cuda.recurrent.gates import GATE_FUNCTIONS, sigmoid_gate
 from paged_serve.workers.kv.state_rows import StateRows
 from paged_serve.workers.layers.recurrent.weights import GatedNorm, PartNorms
 
@@ -131,14 +132,13 @@ def check_gated_norm(launcher, dtype, rows, size, group_size, gates_last, device
     assert_same_bits(alone, found[-1:])
 
 
-def check_sigmoid_gate(launcher, dtype, rows, size, is_silu, device="cpu"):
-    from paged_serve.workers.kernels.cuda.recurrent.gates import sigmoid_gate
-
+def check_sigmoid_gate(launcher, dtype, rows, size, by, device="cpu"):
     wide = normals((rows, 3 * size), size).to(dtype).to(device)
     x, gate = wide[:, :size], wide[:, size : 2 * size]
     guarded = untouched(dtype, device, rows, size)
-    sigmoid_gate(launcher, x, gate, guarded[1:-1], is_silu=is_silu)
-    exact = x.cpu().double() * (silu if is_silu else torch.sigmoid)(gate.cpu().double())
+    sigmoid_gate(launcher, x, gate, guarded[1:-1], by=by)
+    function = {"sigmoid": torch.sigmoid, "silu": silu, "softplus": softplus}[by]
+    exact = x.cpu().double() * function(gate.cpu().double())
     torch.testing.assert_close(inner_of(guarded).double(), exact, rtol=TOLERANCES[dtype], atol=1e-6)
 
 
@@ -172,5 +172,5 @@ def check_recurrent(launcher, device="cpu"):
     check_gated_norm(launcher, BF16, 3, 600, 300, False, device)
     check_gated_norm(launcher, BF16, 3, 70, 70, True, device)
     check_norm_parts(launcher, BF16, 3, 150, 24, device)
-    for is_silu in (False, True):
-        check_sigmoid_gate(launcher, BF16, 3, 277, is_silu, device)
+    for by in GATE_FUNCTIONS:
+        check_sigmoid_gate(launcher, BF16, 3, 277, by, device)

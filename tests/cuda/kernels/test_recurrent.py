@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from paged_serve.workers.kernels.cuda.recurrent.gates import GATE_FUNCTIONS
+
 from ..checks.checks_recurrent import (
     BF16,
     FP16,
@@ -56,7 +58,8 @@ def test_kept_states_and_padding_are_as_the_cache_wants_them(launcher, device, n
 @pytest.mark.parametrize("sizes", [(96, 24), (1000, 250), (5120, 5120), (256, 128)], ids=str)
 def test_each_group_is_normalised_alone(launcher, device, sizes, dtype, gates_last):
     check_gated_norm(launcher, dtype, 5, *sizes, gates_last, device)
-    check_sigmoid_gate(launcher, dtype, 5, sizes[0], gates_last, device)
+    for by in GATE_FUNCTIONS:
+        check_sigmoid_gate(launcher, dtype, 5, sizes[0], by, device)
 
 
 @pytest.mark.nightly

@@ -170,6 +170,7 @@ MUTATIONS = [
         "one element of each thread",
     ),
     (GATE, "if (at >= p.size) return;", "", "elements beyond the last"),
+    (GATE, "return x * softplus(gate)", "return x * silu(gate)", "silu for softplus"),
     (GATE, "exponential(-gate)", "exponential(gate)", "a wrong sign"),
     (GATE, "row * p.gate_stride", "row * p.y_stride", "gates taken to be adjacent"),
 ]

@@ -32,6 +32,7 @@ HYPERCLOVAX = {"architectures": ["HyperCLOVAXForCausalLM"]}
 MELLUM = {"architectures": ["MellumForCausalLM"], "head_dim": 16, "num_experts": 8}
 YOUTU = {"architectures": ["YoutuForCausalLM"]}
 HY_V3 = {"architectures": ["HYV3ForCausalLM"]}
+LAGUNA = {"architectures": ["LagunaForCausalLM"], "head_dim": 16, "num_experts": 8}
 LFM3 = {"architectures": ["Lfm3ForCausalLM"], "head_dim": 16}
 GPT_NEO = {"architectures": ["GPTNeoForCausalLM"], "num_layers": 2, "num_heads": 8}
 GEMMA3N = {"architectures": ["Gemma3nForCausalLM"], "head_dim": 16, "num_kv_shared_layers": 0}

@@ -55,6 +55,7 @@ NOT_AT_HAND = {
     "MellumForCausalLM",
     "Jais2ForCausalLM",
     "ApertusForCausalLM",
+    "LagunaForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import silu, softplus
 
 from paged_serve.workers.backends.cpu.ops import CpuOps
 from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSelectiveScan
@@ -58,18 +58,19 @@ def test_every_instruction_set_has_the_same_bits(sizes, dtype, options, kind, is
         assert_same_bits(each, found[0])
 
 
-@pytest.mark.parametrize("gate_kind", ["sigmoid", "silu"])
+@pytest.mark.parametrize("gate_kind", ["sigmoid", "silu", "softplus"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_gate_without_a_norm_is_a_sigmoid_or_silu(dtype, gate_kind, cpu_pools):
+def test_a_gate_without_a_norm_is_a_function_of_its_own(dtype, gate_kind, cpu_pools):
     x, gate = inputs(277, dtype)
-    exact = x.double() * (silu if gate_kind == "silu" else torch.sigmoid)(gate.double())
+    function = {"sigmoid": torch.sigmoid, "silu": silu, "softplus": softplus}[gate_kind]
+    exact = x.double() * function(gate.double())
     for backend in (TorchRecurrences(), *(CpuRecurrences(pool, Buffers()) for pool in cpu_pools)):
         found = getattr(backend, f"{gate_kind}_gated")(x, gate)
         torch.testing.assert_close(found.double(), exact, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gate_kind", ["sigmoid", "silu"])
+@pytest.mark.parametrize("gate_kind", ["sigmoid", "silu", "softplus"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_gate_has_the_same_bits_on_every_instruction_set(dtype, gate_kind, kind, isa_pools):
     x, gate = inputs(277, dtype, kind)

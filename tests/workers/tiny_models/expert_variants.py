@@ -218,6 +218,22 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
     },
+    "laguna": {
+        "family": "Laguna",
+        "head_dim": 32,
+        "num_attention_heads_per_layer": [4, 8, 4],
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 48,
+        "moe_routed_scaling_factor": 2.5,
+        "sliding_window": 40,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": YARN_ROPE | {"partial_rotary_factor": 0.5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    },
     "hy-v3": {
         "family": "HYV3",
         "head_dim": 24,

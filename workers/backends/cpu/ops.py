@@ -67,7 +67,7 @@ class CpuOps:
         *,
         has_keys: bool,
     ) -> Tensor:
-        num_heads, head_dim = self._heads.num_heads, self._heads.rotaries[layer].head_dim
+        num_heads, head_dim = self._heads.queries_of(layer), self._heads.rotaries[layer].head_dim
         query = self._buffers.take("query", len(projected), num_heads * head_dim, projected.dtype)
         return rotate_and_cache(
             self._pool,

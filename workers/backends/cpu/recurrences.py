@@ -6,7 +6,7 @@ from torch import Tensor
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool
 from ...kernels.cpu.recurrent.causal_conv import causal_conv
-from ...kernels.cpu.recurrent.factors import copy_rows, silu_gate
+from ...kernels.cpu.recurrent.factors import copy_rows, silu_gate, softplus_gate
 from ...kernels.cpu.recurrent.mamba1 import mamba1_scan, norm_parts
 from ...kernels.cpu.recurrent.scans import gated_delta, gated_norm, mamba2_scan, sigmoid_gate
 from ...kv.state_rows import StateRows
@@ -55,6 +55,9 @@ class CpuRecurrences:
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)
         return sigmoid_gate(self._pool, x, gate, out)
+
+    def softplus_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return softplus_gate(self._pool, x, gate, self._buffers.take("gated", len(x), x.shape[1], x.dtype))
 
     def copied(self, role: str, x: Tensor) -> Tensor:
         return copy_rows(self._pool, x, self._buffers.take(role, len(x), x.shape[1], x.dtype))

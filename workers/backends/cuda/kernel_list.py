@@ -65,16 +65,22 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
     if (latent := geometry.latent) is not None:
         query_norm = [rms_norm_kernel(dtype, latent.query_rank)] if latent.query_rank else []
         return [*query_norm, *latent_kernels(geometry, latent, heads, block_size, backend.arch)]
-    sizes = heads, kv_heads, geometry.head_dim, block_size
+    counts = [count // model.tp_size for count in geometry.numbers_of_heads]
     kinds = [(geometry.is_bidirectional, chunk) for chunk in dict.fromkeys(geometry.attention_chunks or (0,))]
     kinds += [(False, 0)] * any(geometry.reaches)  # the windows of an encoder's local layers
     shapes = [
-        attention_kernels.AttentionShape(dtype, cached, *sizes, bool(geometry.slopes), *kind)
+        attention_kernels.AttentionShape(
+            *(dtype, cached, count, kv_heads, geometry.head_dim, block_size), bool(geometry.slopes), *kind
+        )
+        for count in counts
         for kind in dict.fromkeys(kinds)
     ]
     kind = geometry.qk_norm_kind or geometry.norm
     is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
     return [
-        rotate_and_cache_kernel(dtype, cached, geometry.head_dim, heads, kv_heads, block_size, is_centred),
+        *(
+            rotate_and_cache_kernel(dtype, cached, geometry.head_dim, count, kv_heads, block_size, is_centred)
+            for count in counts
+        ),
         *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),
     ]

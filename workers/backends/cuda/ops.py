@@ -63,7 +63,7 @@ class CudaOps:
             step.angles[layer],
             step.view,
             layer,
-            projected.new_empty((len(projected), heads.num_heads, heads.head_dim)),
+            projected.new_empty((len(projected), heads.queries_of(layer), heads.head_dim)),
             weight_of(query_norm),
             weight_of(key_norm),
             0.0 if query_norm is None else query_norm.eps,

@@ -63,10 +63,13 @@ class CudaRecurrences(TorchCopies):
         return gated_norm(self._launcher, x, gate, norm.weight, norm.group_size, norm.eps, out, gates_last=last)
 
     def silu_gated(self, x: Tensor, gate: Tensor) -> Tensor:
-        return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]), is_silu=True)
+        return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]), by="silu")
 
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]))
+
+    def softplus_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return sigmoid_gate(self._launcher, x, gate, empty_rows(x, x.shape[1]), by="softplus")
 
 
 class CudaSelectiveScan:
@@ -89,7 +92,7 @@ class CudaSelectiveScan:
 def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
     """The kernels that the recurrent layers and the gates of attention launch on any number of ranks."""
     kinds = list(filter(None, dict.fromkeys(geometry.recurrent)))
-    gates = [sigmoid_gate_kernel(geometry.dtype)] if geometry.has_gated_attention else []
+    gates = [sigmoid_gate_kernel(geometry.dtype, geometry.attention_gate)] if geometry.has_gated_attention else []
     return [*(kernel for kind in kinds for kernel in _kernels_of(kind, geometry.dtype)), *gates]
 
 
@@ -113,14 +116,14 @@ def _kernels_of(kind: Recurrent, dtype: torch.dtype) -> Iterator[Kernel]:
         case Mamba1Layer():
             yield causal_conv_kernel(dtype, kind.width, activates=True)
             yield mamba1_kernel(dtype, kind.state_size)
-            yield sigmoid_gate_kernel(dtype, is_silu=True)
+            yield sigmoid_gate_kernel(dtype, by="silu")
             if kind.part_norms != "none":
                 yield norm_parts_kernel(dtype)
         case Mamba2Layer():
             yield causal_conv_kernel(dtype, kind.width, activates=True)
             yield mamba2_kernel(dtype, kind.head_dim, kind.state_size)
             if kind.gating == "alone":
-                yield sigmoid_gate_kernel(dtype, is_silu=True)
+                yield sigmoid_gate_kernel(dtype, by="silu")
             else:
                 yield gated_norm_kernel(dtype, kind.norm_size, gates_last=kind.gating == "after_norm")
         case GatedDeltaLayer():

@@ -72,7 +72,7 @@ class TorchOps:
     ) -> Tensor:
         heads, kv_heads = self._heads, step.cache.keys[layer].shape[1]
         parts = projected.view(len(projected), -1, heads.rotaries[layer].head_dim)
-        query, key, value = torch.split(parts, [heads.num_heads, kv_heads, kv_heads], dim=1)
+        query, key, value = torch.split(parts, [heads.queries_of(layer), kv_heads, kv_heads], dim=1)
         if heads.normalises_values and key_norm is not None:
             value = RMSNorm(torch.ones(value.shape[2], device=value.device), key_norm.eps)(value)
         if query_norm is not None and key_norm is not None:
@@ -85,7 +85,7 @@ class TorchOps:
         return rotated if scales is None else (rotated * scales).to(rotated.dtype)
 
     def rotate_queries(self, step: TorchStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
-        query = projected.view(len(projected), self._heads.num_heads, -1)
+        query = projected.view(len(projected), self._heads.queries_of(layer), -1)
         query = query if query_norm is None else query_norm(query)
         return rotate(query, step.cosines[layer], step.sines[layer])
 

@@ -97,6 +97,10 @@ class TorchRecurrences(TorchCopies):
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return (x.float() / (1.0 + (-gate.float()).exp())).to(x.dtype)
 
+    def softplus_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        gates = gate.double()  # in float, the logarithm of 1 + a small number would be 0
+        return (x * (gates.clamp_min(0.0) + (1.0 + (-gates.abs()).exp()).log())).to(x.dtype)
+
 
 class TorchSelectiveScan:
     def normed_parts(self, norms: PartNorms, x: Tensor) -> Tensor:

@@ -49,6 +49,9 @@ class KeepingRecurrences:
     def sigmoid_gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return self._inner.sigmoid_gated(x, gate)
 
+    def softplus_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return self._inner.softplus_gated(x, gate)
+
     def copied(self, role: str, x: Tensor) -> Tensor:
         return self._inner.copied(role, x)
 

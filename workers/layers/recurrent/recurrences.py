@@ -63,6 +63,10 @@ class Recurrences(Copies, Protocol):
         """`x` times the sigmoid of `gate`, both [tokens, size], rounded once; rows of `gate` may be strided."""
         ...
 
+    def softplus_gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """`x` times softplus(gate), both [tokens, size], rounded once; rows of `gate` may be strided."""
+        ...
+
 
 class SelectiveScan(Protocol):
     """The operations of Mamba 1, with the promises of Recurrences."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import AltUp, Geometry, LayerInputs
+from ...checkpoint.attention_options import AltUp, LayerInputs
+from ...checkpoint.geometry import Geometry
 from ...checkpoint.hf_config import HFConfig
 from . import gemma, gemma3, gemma4
 from .family import layer_kinds, need, renamed

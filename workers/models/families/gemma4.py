@@ -12,8 +12,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
+from ...checkpoint.attention_options import LayerInputs, LayerSizes
 from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, LayerInputs, LayerSizes, Multipliers, RopeScaling
+from ...checkpoint.geometry import Geometry, Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames
 from . import gemma, gemma3
@@ -106,7 +107,9 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
         )
     return replace(
         geometry,
-        layer_sizes=tuple(LayerSizes(*heads, config.intermediate_size * (1 + is_wide)) for heads, is_wide in sizes),
+        layer_sizes=tuple(
+            LayerSizes(*heads, config.intermediate_size * (1 + is_wide), geometry.num_heads) for heads, is_wide in sizes
+        ),
         kv_sources=sources if config.num_kv_shared_layers else (),
         has_value_norm=True,
         layers_with_one_kv_matrix=frozenset(

@@ -121,7 +121,7 @@ class Eagle3Assembly(Assembly):
         geometry, names = self._geometry, self._names
         each = names.query, names.key, names.value
         spans = (0, geometry.num_heads), (0, geometry.num_kv_heads)
-        rows = query_key_value_rows(each, geometry, *spans, are_grouped=False)
+        rows = query_key_value_rows(each, geometry, *spans, 0, are_grouped=False)
         return self._column_parallel(rows, 2 * geometry.hidden_size, geometry.qkv_bias)
 
     def _target_ids(self, vocab_size: int) -> Tensor:

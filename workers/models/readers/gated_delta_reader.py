@@ -132,18 +132,19 @@ class GatedDeltaReader(Mamba2Reader):
         return [Rows.chosen(into, kind.key_heads * size, rows), Rows.chosen(gates, 2 * kind.heads, of_gates)]
 
     def _gated_attention(self, index: int, attention: Attention) -> Mixer:
-        geometry, total = self._geometry, self._geometry.num_heads * self._geometry.head_dim
+        geometry, by = self._geometry.of_layer(index), self._geometry.attention_gate
+        total = geometry.num_heads * geometry.head_dim
         if own := self._names.attention_gate.format(index):
             rows = Rows(own, total, self._even_span(total))
             if self._names.has_gates_of_heads:  # each row is read once for each element of its head
                 heads = torch.arange(*self._even_span(geometry.num_heads)).repeat_interleave(geometry.head_dim)
                 rows = Rows.chosen(own, geometry.num_heads, heads)
             gate = self._column_parallel([rows], geometry.hidden_size, False)
-            return GatedAttention(attention, gate, self._recurrences)
+            return GatedAttention(attention, gate, by, self._recurrences)
         name, heads = self._names.query.format(index), torch.arange(*self._even_span(geometry.num_heads))
         rows = Rows.chosen(name, 2 * total, _of(2 * heads + 1, geometry.head_dim))
         gate = self._column_parallel([rows], geometry.hidden_size, False, f"{name} (gate)")
-        return GatedAttention(attention, gate, self._recurrences)
+        return GatedAttention(attention, gate, by, self._recurrences)
 
 
 def without_gates(queries: Rows, head_dim: int) -> Rows:

@@ -226,7 +226,7 @@ class NormReader(WeightReader):
 
     def _whole_norm(self, name: str, size: int) -> RMSNorm:
         """Of all heads together; its weight is permuted like each head's elements (order_of_head)."""
-        norm, order = self._rms_norm(name, size), order_of_head(self._geometry).to(self._device)
+        norm, order = self._rms_norm(name, size), order_of_head(self._geometry, 0).to(self._device)
         return RMSNorm(norm.weight.view(-1, len(order))[:, order].flatten(), norm.eps)
 
     def _norm_of(self, kind: NormKind, weight: Tensor, bias: Tensor | None, multiplier: float = 1.0) -> Norm:
@@ -249,7 +249,7 @@ class NormReader(WeightReader):
 
     def _query_factors(self, index: int) -> Tensor:
         """The weights of norms after the rotation. A score is a sum of products, so queries take those of keys too."""
-        names, order = (self._names.query_norm, self._names.key_norm), order_of_head(self._geometry)
+        names, order = (self._names.query_norm, self._names.key_norm), order_of_head(self._geometry, index)
         query, key = (self._vector(name.format(index), len(order)).float() for name in names)
         start, stop = self._even_span(self._geometry.num_heads)
         return (query * key)[order.to(self._device)].repeat(stop - start)
@@ -257,7 +257,7 @@ class NormReader(WeightReader):
     def _head_norm(self, name: str, index: int, num_heads: int, heads: Span) -> Norm:
         """Of `heads` out of `num_heads`; its vectors are permuted like the heads' elements (order_of_head)."""
         geometry = self._geometry.of_layer(index)
-        kind, order = geometry.qk_norm_kind or geometry.norm, order_of_head(geometry)
+        kind, order = geometry.qk_norm_kind or geometry.norm, order_of_head(geometry, index)
         if kind == "plain_rms":
             return self._norm_of(kind, torch.ones(geometry.head_dim, device=self._device), None)
 

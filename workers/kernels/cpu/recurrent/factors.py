@@ -11,15 +11,24 @@ from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
 from ..structs.recurrent import CopyParams, ScaleParams, SigmoidGateParams
 
-SILU_GATE, SCALE, COPY = packer(SigmoidGateParams), packer(ScaleParams), packer(CopyParams)
+GATE, SCALE, COPY = packer(SigmoidGateParams), packer(ScaleParams), packer(CopyParams)
 
 
 def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
     """Set `out` [rows, size] as Recurrences.silu_gated has it; rows may be strided."""
+    return _gated(pool, "silu_gate", x, gate, out)
+
+
+def softplus_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
+    """Likewise as Recurrences.softplus_gated has it."""
+    return _gated(pool, "softplus_gate", x, gate, out)
+
+
+def _gated(pool: Pool, kernel: str, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
     check_gate(x, gate, out)
     strides = out.stride(0), x.stride(0), gate.stride(0)
-    fields = SILU_GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
-    pool.functions["silu_gate"](pool.handle, fields)
+    fields = GATE(out.data_ptr(), x.data_ptr(), gate.data_ptr(), *strides, *x.shape, DTYPE_CODES[x.dtype])
+    pool.functions[kernel](pool.handle, fields)
     return out
 
 

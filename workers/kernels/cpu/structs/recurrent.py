@@ -105,6 +105,7 @@ RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "gated_norm": GatedNormParams,
     "sigmoid_gate": SigmoidGateParams,
     "silu_gate": SigmoidGateParams,
+    "softplus_gate": SigmoidGateParams,
     "scale_columns": ScaleParams,
     "copy_rows": CopyParams,
 }

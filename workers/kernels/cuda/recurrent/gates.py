@@ -1,6 +1,7 @@
 """What follows the recurrences: a norm with a gate, and a gate alone."""
 
 import ctypes
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch import Tensor
 from ...shapes.recurrent import check_gate, check_gated_norm
 from ..kernel import SCALARS, Kernel, Launcher
 
+GateFunction = Literal["sigmoid", "silu", "softplus"]
+GATE_FUNCTIONS: tuple[GateFunction, ...] = get_args(GateFunction)
 MAX_NORM_THREADS, GATE_THREADS = 512, 256
 ELEMENTS_OF_THREAD = 8  # of a norm, unless the group is longer
 
@@ -56,20 +59,20 @@ def gated_norm_kernel(dtype: torch.dtype, group_size: int, gates_last: bool) -> 
     return Kernel("recurrent/gated_norm.cu", "gated_norm", defines, threads, shared_bytes=threads // 32 * 4)
 
 
-def sigmoid_gate(launcher: Launcher, x: Tensor, gate: Tensor, out: Tensor, *, is_silu: bool = False) -> Tensor:
-    """Set `out` [rows, size] as Recurrences.sigmoid_gated has it, or silu_gated; rows may be strided."""
+def sigmoid_gate(launcher: Launcher, x: Tensor, gate: Tensor, out: Tensor, by: GateFunction = "sigmoid") -> Tensor:
+    """Set `out` [rows, size] as Recurrences.sigmoid_gated has it, silu_gated or softplus_gated; rows may be strided."""
     rows, size = x.shape
     check_gate(x, gate, out)
     if rows:
         pointers = (tensor.data_ptr() for tensor in (out, x, gate))
         params = SigmoidGateParams(*pointers, out.stride(0), x.stride(0), gate.stride(0), size)
-        kernel = sigmoid_gate_kernel(x.dtype, is_silu)
+        kernel = sigmoid_gate_kernel(x.dtype, by)
         launcher.launch(kernel, (rows, -(-size // kernel.threads), 1), params)
     return out
 
 
-def sigmoid_gate_kernel(dtype: torch.dtype, is_silu: bool = False) -> Kernel:
-    defines = ("SCALAR", SCALARS[dtype]), ("SILU", int(is_silu))
+def sigmoid_gate_kernel(dtype: torch.dtype, by: GateFunction = "sigmoid") -> Kernel:
+    defines = ("SCALAR", SCALARS[dtype]), ("FUNCTION", f"by_{by}")
     return Kernel("recurrent/sigmoid_gate.cu", "sigmoid_gate", defines, GATE_THREADS)
 
 
@@ -79,5 +82,5 @@ def production_kernels() -> list[Kernel]:
     return [
         *(gated_norm_kernel(dtype, size, False) for dtype in (bf16, fp16) for size in (1024, 5120)),
         *(gated_norm_kernel(dtype, 128, True) for dtype in (bf16, fp16)),
-        *(sigmoid_gate_kernel(dtype, is_silu) for dtype in (bf16, fp16) for is_silu in (False, True)),
+        *(sigmoid_gate_kernel(dtype, by) for dtype in (bf16, fp16) for by in GATE_FUNCTIONS),
     ]
