@@ -157,6 +157,8 @@ class Geometry:
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
     has_value_norm: bool = False  # each value head is scaled to a mean square of 1
+    value_dim: int | None = None  # of each head; the cache pads it to head_dim. None: head_dim
+    value_scale: float = 1.0  # of attention's outputs; only with value_dim
     layers_with_one_kv_matrix: frozenset[int] = frozenset()  # values are the keys before norm and rotation
     layer_inputs: LayerInputs | None = None
     has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer

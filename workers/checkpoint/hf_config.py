@@ -154,6 +154,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_nope_head_dim: Size = 0
     qk_rope_head_dim: Size = 0
     v_head_dim: Size = 0
+    attention_value_scale: Annotated[float, Meta(gt=0)] = 1.0  # MiMo-V2
+    swa_num_key_value_heads: Size = 0  # of its layers with windows
     rope_interleave: bool = True
     num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=64)] = 1  # layers after the last
     global_head_dim: Size = 512  # Gemma 4: of layers with full attention

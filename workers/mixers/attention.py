@@ -39,6 +39,20 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NarrowValues:
+    """output(attention * factors). The cache has values of the size of keys; only the first elements are read."""
+
+    attention: Attention
+    head_dim: int  # of keys
+    factors: Tensor  # [value_dim] float32, of each head's elements
+
+    def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        attended = step.returned(self.attention.attended(step, normed))
+        heads = attended.view(-1, self.head_dim)[:, : len(self.factors)]
+        return self.attention.output(self.attention.ops.scale(heads, self.factors).view(len(attended), -1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedAttention:
     """Attention over the keys and values of an earlier layer, whose tensors in the cache are also this layer's."""
 

@@ -20,7 +20,7 @@ from ..layers.linear import Linear
 from ..layers.norm import Norm
 from ..layers.ops import HeadLayout, Ops
 from ..layers.rotary import Rotary
-from ..mixers.attention import Attention, SharedAttention
+from ..mixers.attention import Attention, NarrowValues, SharedAttention
 from ..mixers.feed_forward import LoneFeedForward
 from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
@@ -189,6 +189,9 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         attention = self._attention(index, ops, backend)
         if geometry.recurrent_of(index) is not None:
             return self._parallel_mixer(attention, self._recurrent(index), ops)
+        if geometry.value_dim is not None:
+            factors = torch.full((geometry.value_dim,), geometry.value_scale, device=self._device)
+            return NarrowValues(attention, geometry.head_dim, factors)
         return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
 
     def _attention(self, index: int, ops: Ops, backend: AttentionBackend) -> Attention:
@@ -225,7 +228,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
 
     def _attention_output(self, index: int) -> Linear:
         geometry, name = self._geometry.of_layer(index), self._names.output.format(index)
-        inputs = geometry.num_heads * geometry.head_dim
+        inputs = geometry.num_heads * (geometry.value_dim or geometry.head_dim)
         return self._row_parallel(name, geometry.hidden_size, inputs, geometry.output_bias)
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
@@ -254,9 +257,9 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         slopes, sinks, here = None, None, slice(*self._even_span(geometry.num_heads))
         if geometry.slopes:
             slopes = torch.tensor(geometry.slopes[here], device=self._device)
-        if names.sinks:
-            sinks = self._vector(names.sinks.format(index), geometry.num_heads)[here].float()
         window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
+        if names.sinks and (window or names.has_sinks_beyond_windows):
+            sinks = self._vector(names.sinks.format(index), geometry.num_heads)[here].float()
         chunk = geometry.attention_chunks[index] if geometry.attention_chunks else 0
         bias = self._relative_bias
         return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks, bias)

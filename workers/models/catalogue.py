@@ -69,6 +69,7 @@ from .families.llama4 import LLAMA4
 from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
 from .families.mellum import MELLUM
+from .families.mimo_v2 import MIMO_V2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
 from .families.minimax_m2 import MINIMAX_M2
@@ -218,6 +219,7 @@ FAMILIES = (
     EXAONE_MOE,
     AFMOE,
     LAGUNA,
+    MIMO_V2,
     SOLAR_OPEN,
     FLEX_OLMO,
     HUNYUAN,

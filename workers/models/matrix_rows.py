@@ -57,12 +57,15 @@ def query_key_value_rows(
     """
     heads, kv_heads, head_dim = geometry.num_heads, geometry.num_kv_heads, geometry.head_dim
     rotated, plain = order_of_head(geometry, layer), torch.arange(head_dim)
+    value_dim = geometry.value_dim or head_dim
     query, key = torch.arange(*queries), torch.arange(*keys)
     if len(set(names)) > 1:
-        places = [(heads, query, rotated), (kv_heads, key, rotated), (kv_heads, key, plain)]
+        # A narrower value is padded with its own first elements, which the output projection does not read.
+        values = (key.unsqueeze(1) * value_dim + plain % value_dim).flatten()
         return [
-            Rows.chosen(name, total * head_dim, _rows(which, order))
-            for name, (total, which, order) in zip(names, places, strict=True)
+            Rows.chosen(names[0], heads * head_dim, _rows(query, rotated)),
+            Rows.chosen(names[1], kv_heads * head_dim, _rows(key, rotated)),
+            Rows.chosen(names[2], kv_heads * value_dim, values),
         ]
     total = (heads + 2 * kv_heads) * head_dim
     if num_parts > 1:

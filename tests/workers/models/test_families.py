@@ -65,7 +65,7 @@ def test_float32_logits_agree_with_transformers(variant, tmp_path, pools):
         *nightly("stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "olmo-clipped"),
         *nightly("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
         *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
-        *nightly("apertus", "laguna"),
+        *nightly("apertus", "laguna", "mimo-v2"),
     ],
 )
 def test_greedy_text_agrees_with_transformers_over_256_tokens(variant, tmp_path, pools):

@@ -56,6 +56,7 @@ NOT_AT_HAND = {
     "Jais2ForCausalLM",
     "ApertusForCausalLM",
     "LagunaForCausalLM",
+    "MiMoV2FlashForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -234,6 +234,17 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
     },
+    "mimo-v2": {
+        "family": "MiMoV2Flash",
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "v_head_dim": 20,
+        "n_routed_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "sliding_window": 40,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    },
     "hy-v3": {
         "family": "HYV3",
         "head_dim": 24,
