@@ -10,6 +10,7 @@ from torch import Tensor
 from .gguf_expert_families import OWN, family_keys, family_tensors
 from .gguf_gated_delta import GATED_DELTA, gated_delta_tensors
 from .gguf_gemma4 import gemma4_keys, gemma4_tensor
+from .gguf_kimi_linear import KIMI_LINEAR, kimi_linear_keys, kimi_linear_tensor
 from .gguf_recurrent import recurrent_values
 
 ARCHITECTURES = {
@@ -38,6 +39,7 @@ ARCHITECTURES = {
     "Qwen3_5ForCausalLM": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3NextForCausalLM": "qwen3next",
+    "KimiLinearForCausalLM": KIMI_LINEAR,
     "GemmaForCausalLM": "gemma",
     "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3",
@@ -131,6 +133,7 @@ SHARED_EXPERTS = {
     "kv_lora_rank": "attention.kv_lora_rank",
     "v_head_dim": "attention.value_length_mla",
 }
+FURTHER_KEYS = {"gemma4": gemma4_keys, KIMI_LINEAR: kimi_linear_keys}
 KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "granitehybrid": MULTIPLIERS}
 KEYS |= {"glm4moe": SHARED_EXPERTS, "deepseek2": SHARED_EXPERTS}
 
@@ -161,8 +164,8 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys |= {"rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"]}
         keys |= {f"rope.scaling.yarn_{each}": rope[each] for each in ("beta_fast", "beta_slow") if each in rope}
         keys["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
-    if architecture == "gemma4":
-        keys |= gemma4_keys(config)
+    if architecture in FURTHER_KEYS:
+        keys |= FURTHER_KEYS[architecture](config)
     if architecture in ("modern-bert", "eurobert"):
         keys["attention.causal"] = False
     if architecture == "modern-bert":
@@ -216,6 +219,8 @@ def _renamed(name: str, values: Tensor, architecture: str, config: Mapping[str, 
     named = name.removeprefix("transformer.") if architecture == "bloom" else name
     if architecture == "gemma4":
         named, values = gemma4_tensor(name, values)
+    if architecture == KIMI_LINEAR:
+        named, values = kimi_linear_tensor(name, values)
     if architecture in RECURRENT:
         named, values = recurrent_values(name, values, config)
     if ".feed_forward.experts." in name:

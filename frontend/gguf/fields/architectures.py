@@ -80,6 +80,9 @@ ARCHITECTURES = {
         has_experts=True,
         predicts_further=True,
     ),
+    "kimi-linear": Architecture(
+        "KimiLinearForCausalLM", "kimi_linear", latent.kimi_linear, heads="latent", has_experts=True
+    ),
     "qwen35": Architecture(
         "Qwen3_5ForCausalLM", "qwen3_5_text", recurrent.qwen35, is_partial=True, predicts_further=True
     ),

@@ -62,6 +62,9 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
 
 def _num_kv_heads(model: GgufModel, architecture: Architecture, heads: int) -> int:
     """Of all layers that have attention. Raises ConfigError if they differ."""
+    are_by_layer = isinstance(model.metadata.values.get(model.key("attention.head_count_kv")), list)
+    if architecture.heads == "latent" and are_by_layer:
+        return heads  # of the shared vector the file has one
     if architecture.heads != "of_some_layers":
         return model.whole("attention.head_count_kv", heads)
     if len(found := set(model.kv_heads()) - {0}) > 1:

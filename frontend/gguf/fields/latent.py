@@ -7,6 +7,14 @@ from .experts import SIGMOID, SOFTMAX, counts, expert_size
 
 MLA = "attention.{}_length_mla"  # of newer files; their key_length and value_length are those of the shared vector
 
+KIMI_NAMES = {
+    "n_routed_experts": "num_experts",
+    "num_experts_per_tok": "num_experts_per_token",
+    "n_shared_experts": "num_shared_experts",
+    "n_group": "num_expert_group",
+    "norm_topk_prob": "moe_renormalize",
+}
+
 
 def glm4_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     has = {name: model.tensor(f"blk.0.{name}") is not None for name in ("attn_q.bias", "attn_q_norm.weight")}
@@ -24,10 +32,25 @@ def deepseek2(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return fields | {"topk_method": "group_limited_greedy" if fields["n_group"] > 1 else "greedy"}
 
 
-def _experts(model: GgufModel, gating: int) -> dict[str, Any]:
+def kimi_linear(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Layers without KV heads are Kimi delta attention. Files do not say that weights are divided by their sum."""
+    kinds = [bool(heads) for heads in model.kv_heads()]
+    linear = {
+        "full_attn_layers": [layer for layer, has_heads in enumerate(kinds, 1) if has_heads],
+        "kda_layers": [layer for layer, has_heads in enumerate(kinds, 1) if not has_heads],
+        "head_dim": model.whole("kda.head_dim"),
+        "num_heads": model.whole("attention.head_count"),
+        "short_conv_kernel_size": model.whole("ssm.conv_kernel"),
+    }
+    experts = {KIMI_NAMES.get(name, name): value for name, value in _experts(model, SIGMOID, norm=True).items()}
+    return _latent_sizes(model) | experts | {"linear_attn_config": linear}
+
+
+def _experts(model: GgufModel, gating: int, *, norm: bool = False) -> dict[str, Any]:
+    """`norm`: whether the weights are divided by their sum, unless the file says it."""
     dense = model.whole("leading_dense_block_count", 0)
     # The weights may be scaled and divided by their sum or not, which `counts` refuses by default.
-    norm = model.truth("expert_weights_norm", False)
+    norm = model.truth("expert_weights_norm", norm)
     count, used = counts(model, gating, norm=norm, may_scale=True)
     groups = model.whole("expert_group_count", 0) or 1
     return {

@@ -43,7 +43,7 @@ FIELDS = {  # that files cannot have otherwise
 OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemoe", "smollm3", "olmo3", "cohere2")
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
 OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n", "gemma4", "gemma4-experts")
-OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "ministral3")
+OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "kimi-linear", "ministral3")
 OFTEN += (
     "nemotron-h",
     "minimax-m2",

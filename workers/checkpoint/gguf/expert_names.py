@@ -1,6 +1,6 @@
 """The tensors of GGUF architectures with experts."""
 
-from .split_latent import KEYS_OF_LATENT, VALUES_OF_LATENT
+from .split_latent import LATENT
 from .tensor_layout import TensorLayout, as_row
 from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
@@ -31,17 +31,7 @@ _SHARED_EXPERTS = {
     "ffn_up_shexp": "mlp.shared_experts.up_proj",
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
-_LATENT = {
-    "attn_q_a": "self_attn.q_a_proj",
-    "attn_q_a_norm": "self_attn.q_a_layernorm",
-    "attn_q_b": "self_attn.q_b_proj",
-    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-    "attn_kv_b": "self_attn.kv_b_proj",
-    "attn_k_b": KEYS_OF_LATENT,
-    "attn_v_b": VALUES_OF_LATENT,
-}
-_DEEPSEEK2 = LLAMA | _SHARED_EXPERTS | _FURTHER | _LATENT
+_DEEPSEEK2 = LLAMA | _SHARED_EXPERTS | _FURTHER | LATENT
 _GLM4_MOE = NORM_AFTER_ATTENTION | HEAD_NORMS | _SHARED_EXPERTS | _FURTHER
 _ROUTER = {"ffn_gate_inp": "block_sparse_moe.gate"}
 _FEED_FORWARD = {f"ffn_{each}": f"feed_forward.{each}_proj" for each in ("gate", "up", "down")}
@@ -87,7 +77,7 @@ _EXAONE_MOE = (
 )
 EXPERT_LAYOUTS = {
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
-    "minicpm3": TensorLayout(LLAMA | _LATENT),
+    "minicpm3": TensorLayout(LLAMA | LATENT),
     "glm4moe": TensorLayout(_GLM4_MOE, experts=EXPERTS),
     "qwen2moe": TensorLayout(
         _OF_EXPERTS | SHARED_EXPERT, experts=EXPERTS, reshaped={"ffn_gate_inp_shexp.weight": as_row}

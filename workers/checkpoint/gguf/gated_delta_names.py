@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from .row_orders import Kind
-from .tensor_layout import TensorLayout, as_filters, as_row
-from .usual_names import EXPERTS, HEAD_NORMS, NORM_AFTER_ATTENTION, SHARED_EXPERT
+from .split_latent import LATENT
+from .tensor_layout import TensorLayout, as_filters, as_row, as_vector
+from .usual_names import EXPERTS, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
 _DELTA = {
     "attn_qkv": "linear_attn.in_proj_qkv",
@@ -40,6 +41,18 @@ _BOTH: tuple[tuple[str, Kind], ...] = (
     ("linear_attn.in_proj_b.weight", "b_of_both"),
     ("linear_attn.in_proj_a.weight", "alpha_of_both"),
 )
+_KIMI = {
+    **{f"ssm_conv1d_{each}": f"self_attn.{each}_conv1d" for each in "qkv"},
+    **{f"ssm_{each}": f"self_attn.{each}_proj" for each in ("f_a", "f_b", "g_a", "g_b")},
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_a": "self_attn.A",
+    "ssm_dt.bias": "self_attn.dt_bias",
+    "ssm_norm": "self_attn.o_norm",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
+    **{f"ffn_{each}_shexp": f"block_sparse_moe.shared_experts.{each}_proj" for each in ("gate", "up", "down")},
+}
+_KIMI_SHAPES = {f"ssm_conv1d_{each}.weight": as_filters for each in "qkv"} | {"ssm_a": as_vector}
 _NO_KEY_HEADS = {"gated_delta.by_key_head": "", "gated_delta.gates_by_key_head": ""}
 _COMMON = TensorLayout(
     _QWEN_MOE,
@@ -53,6 +66,7 @@ _QWEN35_MOE = replace(_COMMON, row_orders=_TILED, column_orders={"ssm_out.weight
 GATED_DELTA_LAYOUTS = {
     "qwen35": replace(_QWEN35_MOE, in_layers=_QWEN, experts={}),
     "qwen35moe": _QWEN35_MOE,
+    "kimi-linear": TensorLayout(LLAMA | LATENT | _KIMI, experts=MIXTRAL_EXPERTS, reshaped=_KIMI_SHAPES),
     "qwen3next": replace(_COMMON, divided={"ssm_ba.weight": _BOTH}, own_names=_NO_KEY_HEADS),
 }
 # Older files of Qwen3-Next have the first projection by key head, as checkpoints have it.

@@ -13,6 +13,16 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.gguf.container import GgufTensor
 
 KEYS_OF_LATENT, VALUES_OF_LATENT, WHOLE = "self_attn.k_b_proj", "self_attn.v_b_proj", "self_attn.kv_b_proj"
+LATENT = {  # the modules of latent attention, in GGUF files and in checkpoints
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": WHOLE,
+    "attn_k_b": KEYS_OF_LATENT,
+    "attn_v_b": VALUES_OF_LATENT,
+}
 
 
 @dataclass(frozen=True, slots=True)

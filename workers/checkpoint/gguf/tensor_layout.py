@@ -27,9 +27,9 @@ def as_vector(tensor: GgufTensor) -> GgufTensor:
 
 
 def as_filters(tensor: GgufTensor) -> GgufTensor:
-    """A convolution [channels, width] with the dimension of one input channel."""
-    channels, width = tensor.shape[0], tensor.shape[-1]
-    return GgufTensor(tensor.name, (channels, 1, width), tensor.format, tensor.start)
+    """A convolution [channels, width], which may have dimensions of 1, with that of one input channel."""
+    width = tensor.shape[-1]
+    return GgufTensor(tensor.name, (tensor.num_elements // max(width, 1), 1, width), tensor.format, tensor.start)
 
 
 @dataclass(frozen=True, slots=True)

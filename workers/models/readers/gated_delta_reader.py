@@ -66,12 +66,11 @@ class GatedDeltaReader(Mamba2Reader):
 
     def _delta_of_elements(self, index: int, kind: GatedDeltaLayer) -> GatedDelta:
         names, of_keys, heads = self._names.gated_delta, kind.heads * kind.key_dim, self._even_span(kind.heads)
-        name, shape = names.a_log.format(index), (1, 1, kind.heads, 1)
-        a_log = self._tensor(name, lambda: self._read_tensor(name, shape, dtype=torch.float32)).flatten()
         bias = self._per_head(names.dt_bias.format(index), of_keys)[slice(*self._even_span(of_keys))]
         share = kind.of_rank(self._group.size)
         sizes = share.key_heads, kind.key_dim, kind.value_dim
-        return GatedDelta(-a_log[slice(*heads)].exp(), bias, *sizes, EPS, kind.max_beta)
+        rates = self._rates_of_heads(names.a_log.format(index), kind.heads, (1, 1, kind.heads, 1))[slice(*heads)]
+        return GatedDelta(rates, bias, *sizes, EPS, kind.max_beta)
 
     def _weights_of_heads(self, index: int, kind: GatedDeltaLayer) -> Tensor:
         """Of the norm: the same for each of this rank's heads."""

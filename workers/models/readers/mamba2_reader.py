@@ -1,7 +1,7 @@
 """Reads the mixers of Mamba 2."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -78,11 +78,12 @@ class Mamba2Reader(FeedForwardReader):
         norm = GatedNorm(weight, kind.norm_size, self._geometry.norm_eps, kind.gating == "after_norm")
         return NormGate(norm, self._recurrences, self._group)
 
-    def _rates_of_heads(self, a_log: str, heads: int) -> Tensor:
-        """-exp(A_log), which GGUF files have as A."""
+    def _rates_of_heads(self, a_log: str, heads: int, shape: tuple[int, ...] = ()) -> Tensor:
+        """-exp(A_log), which GGUF files have as A. `shape`: of A_log, if it is more than a vector."""
         if (name := a_log.removesuffix("_log")) in self._checkpoint.entries:
             return self._per_head(name, heads)
-        return -self._per_head(a_log, heads).exp()
+        read = partial(self._read_tensor, a_log, shape or (heads,), dtype=torch.float32)
+        return -self._tensor(a_log, read).flatten().exp()
 
     def _per_head(self, name: str, heads: int) -> Tensor:
         """A vector of all heads in float32, not rounded to the model's dtype: decays are powers of it."""
