@@ -19,7 +19,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames
 from . import gemma, gemma3
 from .family import FULL, SLIDING, Caps, Family, layer_kinds, need, renamed, windows_by_pattern
-from .rope_config import rope_of
+from .rope_config import ropes_of_kinds
 
 PATTERN = 6  # every n-th layer has full attention, if layer_types is absent
 ROPES: dict[str, dict[str, Any]] = {
@@ -64,11 +64,7 @@ def windows(config: HFConfig) -> tuple[int, ...]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given = config.rope_parameters or {}
-    if missing := [kind for kind in dict.fromkeys(kinds_of(config)) if not isinstance(given.get(kind), dict)]:
-        raise ConfigError(f"config.json: rope_parameters has nothing for {missing[0]}; leave it out or state all kinds")
-    of_kind = {kind: rope_of(config, given[kind]) for kind in dict.fromkeys(kinds_of(config))}
-    return tuple(of_kind[kind] for kind in kinds_of(config))
+    return ropes_of_kinds(config, kinds_of(config))
 
 
 def multipliers(config: HFConfig, dtype: torch.dtype) -> Multipliers:

@@ -15,7 +15,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import FULL, SLIDING, Family, biases_of_attention, layer_kinds, need, renamed, windows_by_pattern
-from .rope_config import rope_of
+from .rope_config import ropes_of_kinds
 
 ROPES = {FULL: {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, SLIDING: {"rope_theta": 1e4}}
 DEFAULTS = {
@@ -44,11 +44,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given, kinds = config.rope_parameters or {}, layer_kinds(config)
-    if missing := [kind for kind in kinds if not isinstance(given.get(kind), dict)]:
-        raise ConfigError(f"config.json: rope_parameters has nothing for {missing[0]}; leave it out or state all kinds")
-    of_kind = {kind: rope_of(config, given[kind], allow_partial=True) for kind in dict.fromkeys(kinds)}
-    return tuple(of_kind[kind] for kind in kinds)
+    return ropes_of_kinds(config, layer_kinds(config), allow_partial=True)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from paged_serve.protocol.errors import ConfigError
-
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
@@ -19,7 +17,7 @@ from .family import (
     windows_by_pattern,
 )
 from .lfm2 import CONVOLUTION, LFM2
-from .rope_config import rope_of
+from .rope_config import ropes_of_kinds
 
 LAYER = "model.layers.{}."
 GATE = f"{LAYER}self_attn.gate_proj"
@@ -61,12 +59,9 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given, kinds = config.rope_parameters or {}, layer_kinds(config)
-    attention = [kind for kind in dict.fromkeys(kinds) if kind != CONVOLUTION]
-    if missing := [kind for kind in attention if not isinstance(given.get(kind), dict)]:
-        raise ConfigError(f"config.json: rope_parameters has nothing for {missing[0]}; leave it out or state all kinds")
-    of_kind = {kind: rope_of(config, given[kind]) for kind in attention}
-    return tuple(of_kind.get(kind, RopeScaling("none")) for kind in kinds)
+    kinds = layer_kinds(config)
+    of_attention = iter(ropes_of_kinds(config, [kind for kind in kinds if kind != CONVOLUTION]))
+    return tuple(RopeScaling("none") if kind == CONVOLUTION else next(of_attention) for kind in kinds)
 
 
 def adapted(family: Family, config: HFConfig) -> Family:

@@ -3,14 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from paged_serve.protocol.errors import ConfigError
-
 from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
 from .expert_layers import dense_layers
 from .family import FULL, SLIDING, layer_kinds, renamed, windows_by_pattern
 from .qwen_moe import QWEN3_MOE
-from .rope_config import rope_of
+from .rope_config import ropes_of_kinds
 
 ROPES = {FULL: {"rope_theta": 5e5}, SLIDING: {"rope_theta": 1e4}}
 DEFAULTS = {
@@ -30,11 +28,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given, kinds = config.rope_parameters or {}, layer_kinds(config)
-    if missing := [kind for kind in kinds if not isinstance(given.get(kind), dict)]:
-        raise ConfigError(f"config.json: rope_parameters has nothing for {missing[0]}; leave it out or state all kinds")
-    of_kind = {kind: rope_of(config, given[kind]) for kind in dict.fromkeys(kinds)}
-    return tuple(of_kind[kind] for kind in kinds)
+    return ropes_of_kinds(config, layer_kinds(config))
 
 
 MELLUM = replace(

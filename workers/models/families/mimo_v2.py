@@ -16,7 +16,7 @@ from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import FULL, MAX_LAYERS, SLIDING, Family, biases_of_qkv, layer_kinds, need, renamed, windows_by_pattern
-from .rope_config import rope_of
+from .rope_config import ropes_of_kinds
 
 NAME = "MiMo-V2-Flash"
 FIELDS = {"n_routed_experts": "num_experts", "num_local_experts": "num_experts", "layernorm_epsilon": "rms_norm_eps"}
@@ -83,12 +83,8 @@ def _ropes(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    given, kinds = config.rope_parameters or {}, layer_kinds(config)
-    if missing := [kind for kind in kinds if not isinstance(given.get(kind), dict)]:
-        raise ConfigError(f"config.json: rope_parameters has nothing for {missing[0]}; leave it out or state all kinds")
-    parameters = {kind: {"partial_rotary_factor": ROTATED} | given[kind] for kind in dict.fromkeys(kinds)}
-    of_kind = {kind: rope_of(config, own, allow_partial=True) for kind, own in parameters.items()}
-    return tuple(of_kind[kind] for kind in kinds)
+    defaults = {"partial_rotary_factor": ROTATED}
+    return ropes_of_kinds(config, layer_kinds(config), allow_partial=True, defaults=defaults)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:

@@ -1,5 +1,6 @@
 """Reads the rotary parameters of config.json, in the older and the newer format."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,18 @@ def rope_of(config: HFConfig, parameters: Any = None, *, allow_partial: bool = F
     if kind == "longrope":
         return _longrope(rope, config, has_factor="factor" in known)
     return rope
+
+
+def ropes_of_kinds(
+    config: HFConfig, kinds: Sequence[str], *, allow_partial: bool = False, defaults: Mapping[str, Any] | None = None
+) -> tuple[RopeScaling, ...]:
+    """The rope of each layer by its kind, which is a name in rope_parameters; `defaults` are those of an entry."""
+    given, of_kind = config.rope_parameters or {}, dict[str, RopeScaling]()
+    for kind in dict.fromkeys(kinds):
+        if not isinstance(own := given.get(kind), dict):
+            raise ConfigError(f"config.json: rope_parameters has nothing for {kind}; leave it out or state all kinds")
+        of_kind[kind] = rope_of(config, {**(defaults or {}), **own}, allow_partial=allow_partial)
+    return tuple(of_kind[kind] for kind in kinds)
 
 
 def _check_agreement(older: dict[str, Any], newer: dict[str, Any]) -> None:
