@@ -30,9 +30,9 @@ def logits(folder, **options):
 @pytest.mark.parametrize(("head_dim", "rotary_dim"), [(16, 16), (16, 4), (22, 12), (80, 32)])
 def test_rotation_in_our_order_equals_rotation_in_the_order_of_the_file(interleaved, head_dim, rotary_dim, tmp_path):
     rope = RopeScaling("yarn", 1000.0, 4.0, 64, rotary_dim=rotary_dim)
-    order = order_of_head(
-        shape_of(tmp_path, head_dim=head_dim, ropes=(RopeScaling("none"), rope), interleaved=interleaved)
-    )
+    shape = shape_of(tmp_path, head_dim=head_dim, ropes=(RopeScaling("none"), rope), interleaved=interleaved)
+    order = order_of_head(shape, 1)
+    assert order_of_head(shape, 0).equal(order)  # of a layer that does not rotate: that of the first one which does
     assert order.sort().values.equal(torch.arange(head_dim))
     x = torch.randn(30, 2, head_dim, generator=torch.Generator().manual_seed(1))
     cosine, sine = Rotary(rope, head_dim).table(30)[:30].unsqueeze(1).chunk(2, dim=-1)
@@ -69,9 +69,9 @@ def test_ranks_take_the_rows_of_their_heads_from_every_layout(layout, interleave
     if layout == "grouped":
         grouped = [torch.cat([query[3 * at : 3 * at + 3], key[at : at + 1], value[at : at + 1]]) for at in range(2)]
         files["qkv"] = torch.cat(grouped)
-    order = order_of_head(shape)
+    order = order_of_head(shape, 0)
     for queries, keys in [((0, 6), (0, 2)), ((0, 3), (0, 1)), ((3, 6), (1, 2)), ((4, 5), (1, 2))]:
-        parts = query_key_value_rows(names, shape, queries, keys, are_grouped=layout == "grouped")
+        parts = query_key_value_rows(names, shape, queries, keys, 0, are_grouped=layout == "grouped")
         assert [part.total for part in parts] == [files[part.name].numel() for part in parts]
         read = [files[part.name].flatten()[slice(*part.span)] for part in parts]
         found = torch.cat(
@@ -116,7 +116,7 @@ def test_norms_of_heads_follow_the_order_of_their_elements(tmp_path, monkeypatch
     write_checkpoint("qwen3", tmp_path)
     expected = [logits(tmp_path, pool=pool) for pool in pools]
     shape = replace(read_geometry(tmp_path)[1], interleaved=True)
-    place = order_of_head(shape).argsort()
+    place = order_of_head(shape, 0).argsort()
     tensors = load_file(tmp_path / "model.safetensors")
     for name, tensor in tensors.items():
         if name.endswith(("q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight")):
