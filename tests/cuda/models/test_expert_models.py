@@ -21,6 +21,7 @@ VARIANTS = {
     "granitemoe": torch.float16,
     "olmoe": torch.bfloat16,
     "laguna": torch.bfloat16,  # softplus gates of attention, numbers of heads that differ by layer
+    "mimo-v2": torch.bfloat16,  # numbers of KV heads that differ by layer, sinks in some, values narrower than keys
     "deepseek-v2": torch.bfloat16,  # latent attention; a group counts as its best expert
     "deepseek-v3": torch.float16,  # latent attention
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly

@@ -221,7 +221,7 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
     "laguna": {
         "family": "Laguna",
         "head_dim": 32,
-        "num_attention_heads_per_layer": [4, 8, 4],
+        "num_attention_heads_per_layer": [4, 8, 8],
         "num_experts": 10,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 40,

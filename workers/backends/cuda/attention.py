@@ -14,15 +14,16 @@ from ...kernels.cuda.latent.latent_attention import LatentWork
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
+Listed = tuple[AttentionMask, int, int]  # with the number of queries and of keys
 MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a request without a free slot is not split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """The work of one step by attention mask; the device lists it when a layer first needs it."""
+    """The work of one step by attention mask and heads; the device lists it when a layer first needs it."""
 
     view: CacheView
-    by_mask: dict[AttentionMask, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
+    by_mask: dict[Listed, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
     latent: dict[AttentionMask, LatentWork] = field(default_factory=dict)  # of latent attention
 
 
@@ -43,19 +44,20 @@ class CudaPagedAttention:
         self._listed_for: dict[kernels.AttentionWork, object] = {}  # the `by_mask` that listed last
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
-        by_mask: dict[AttentionMask, kernels.AttentionWork] = {}
+        by_mask: dict[Listed, kernels.AttentionWork] = {}
         return [AttentionMetadata(view, by_mask) for view in views]
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
-        view, mask = plan.view, options.mask
-        # The parts of an encoder's step may use the same memory in turn.
-        if mask not in plan.by_mask or self._listed_for[plan.by_mask[mask]] is not plan.by_mask:
-            plan.by_mask[mask] = self._listed(view, query, options)
-            self._listed_for[plan.by_mask[mask]] = plan.by_mask
+        view, keys = plan.view, plan.view.cache.keys[layer]
         tokens, heads, head_dim = query.shape
+        kind = options.mask, heads, keys.shape[1]
+        # The parts of an encoder's step may use the same memory in turn.
+        if kind not in plan.by_mask or self._listed_for[plan.by_mask[kind]] is not plan.by_mask:
+            plan.by_mask[kind] = self._listed(view, query, keys, options)
+            self._listed_for[plan.by_mask[kind]] = plan.by_mask
         return kernels.attention(
             self._launcher,
-            plan.by_mask[mask],
+            plan.by_mask[kind],
             query,
             view,
             layer,
@@ -64,9 +66,8 @@ class CudaPagedAttention:
             out=empty_rows(query.flatten(1), heads * head_dim).view(tokens, heads, head_dim),
         )
 
-    def _listed(self, view: CacheView, query: Tensor, options: AttentionOptions) -> kernels.AttentionWork:
+    def _listed(self, view: CacheView, query: Tensor, keys: Tensor, options: AttentionOptions) -> kernels.AttentionWork:
         _, num_heads, head_dim = query.shape
-        keys = view.cache.keys[0]  # all layers have the same shape
         _, kv_heads, block_size, _ = keys.shape
         heads = AttentionShape(query.dtype, keys.dtype, num_heads, kv_heads, head_dim, block_size)
         is_bidirectional, chunk = options.is_bidirectional, options.attention_chunk

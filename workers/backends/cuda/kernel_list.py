@@ -61,16 +61,17 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
     """The kernels between the projections of attention."""
     geometry, dtype, backend = model.geometry, model.dtype, model.backend
     assert isinstance(backend, CudaBackend), backend
-    heads, kv_heads = geometry.heads_of_rank(model.tp_size), geometry.kv_heads_of_rank(model.tp_size)
+    size = model.tp_size
     if (latent := geometry.latent) is not None:
         query_norm = [rms_norm_kernel(dtype, latent.query_rank)] if latent.query_rank else []
-        return [*query_norm, *latent_kernels(geometry, latent, heads, block_size, backend.arch)]
-    counts = [count // model.tp_size for count in geometry.numbers_of_heads]
+        return [*query_norm, *latent_kernels(geometry, latent, geometry.heads_of_rank(size), block_size, backend.arch)]
+    layers = [geometry.of_layer(layer) for layer in range(geometry.num_layers) if geometry.has_attention(layer)]
+    counts = list(dict.fromkeys((each.heads_of_rank(size), each.kv_heads_of_rank(size)) for each in layers))
     kinds = [(geometry.is_bidirectional, chunk) for chunk in dict.fromkeys(geometry.attention_chunks or (0,))]
     kinds += [(False, 0)] * any(geometry.reaches)  # the windows of an encoder's local layers
     shapes = [
         attention_kernels.AttentionShape(
-            *(dtype, cached, count, kv_heads, geometry.head_dim, block_size), bool(geometry.slopes), *kind
+            *(dtype, cached, *count, geometry.head_dim, block_size), bool(geometry.slopes), *kind
         )
         for count in counts
         for kind in dict.fromkeys(kinds)
@@ -79,7 +80,7 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
     is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
     return [
         *(
-            rotate_and_cache_kernel(dtype, cached, geometry.head_dim, count, kv_heads, block_size, is_centred)
+            rotate_and_cache_kernel(dtype, cached, geometry.head_dim, *count, block_size, is_centred)
             for count in counts
         ),
         *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),

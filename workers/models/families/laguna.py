@@ -44,7 +44,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def ropes(config: HFConfig) -> tuple[RopeScaling, ...]:
-    return ropes_of_kinds(config, layer_kinds(config), allow_partial=True)
+    whole = {"partial_rotary_factor": 1.0}
+    return ropes_of_kinds(config, layer_kinds(config), allow_partial=True, defaults=whole)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:
