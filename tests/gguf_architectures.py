@@ -66,6 +66,7 @@ ARCHITECTURES = {
     "Starcoder2ForCausalLM": "starcoder2",
     "StableLmForCausalLM": "stablelm",
     "NemotronForCausalLM": "nemotron",
+    "ApertusForCausalLM": "apertus",
     "ArceeForCausalLM": "arcee",
     "FalconForCausalLM": "falcon",
     "GPT2LMHeadModel": "gpt2",

@@ -58,6 +58,10 @@ def write_gguf(
             add_key(writer, f"{architecture}.{key}", value)
     for key, value in (tokenizer or byte_tokenizer(config["vocab_size"])).items():
         add_key(writer, f"tokenizer.{key}", value)
+    for name in ("alpha_p", "alpha_n", "beta") if architecture == "apertus" else ():
+        numbers = [tensors.pop(f"model.layers.{layer}.mlp.act_fn.{name}") for layer in range(keys["block_count"])]
+        writer.add_array(f"xielu.{name}", [float(each) for each in numbers])
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("act_fn.eps")}
     names = gguf.get_tensor_name_map(
         next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == NAMED_AS.get(architecture, architecture)),
         keys["block_count"],

@@ -156,6 +156,7 @@ class Geometry:
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
+    xielu: tuple[tuple[float, float], ...] = ()  # per layer, of its activation, as in files. Empty: tensors have them
     has_value_norm: bool = False  # each value head is scaled to a mean square of 1
     value_dim: int | None = None  # of each head; the cache pads it to head_dim. None: head_dim
     value_scale: float = 1.0  # of attention's outputs; only with value_dim

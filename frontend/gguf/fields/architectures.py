@@ -58,6 +58,7 @@ ARCHITECTURES = {
         "StableLmForCausalLM", "stablelm", dense.stablelm, epsilon="layer_norm_eps", is_partial=True
     ),
     "nemotron": Architecture("NemotronForCausalLM", "nemotron", dense.nemotron, epsilon="norm_eps", is_partial=True),
+    "apertus": Architecture("ApertusForCausalLM", "apertus", dense.apertus),
     "arcee": Architecture("ArceeForCausalLM", "arcee", dense.arcee),
     "falcon": Architecture("FalconForCausalLM", "falcon", dense.falcon, epsilon="layer_norm_epsilon"),
     "gpt2": Architecture("GPT2LMHeadModel", "gpt2", dense.gpt2, epsilon="layer_norm_epsilon"),

@@ -5,8 +5,10 @@ from typing import Any
 
 from ..model import GgufModel
 from .layers import layer_types, tensors_are_in_layers
+from .rope import rope_fields
 
 GELU_TANH = "gelu_pytorch_tanh"
+XIELU_BETA = 0.5  # the slope at 0
 MINICPM_EMBEDDINGS, MINICPM_DEPTH, MINICPM_BASE = 12.0, 1.4, 256  # of older files, which do not say them
 
 
@@ -17,6 +19,17 @@ def nothing_more(model: GgufModel, head_dim: int) -> dict[str, Any]:
 def llama(model: GgufModel, head_dim: int) -> dict[str, Any]:
     has = {name: model.tensor(f"blk.0.{name}.bias") is not None for name in ("attn_q", "ffn_up")}
     return {"attention_bias": has["attn_q"], "mlp_bias": has["ffn_up"]}
+
+
+def apertus(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """The parameters of its activation are no tensors in files."""
+    found = {each: model.metadata.numbers(f"xielu.{each}") for each in ("alpha_p", "alpha_n", "beta")}
+    if others := sorted(set(found["beta"]) - {XIELU_BETA}):
+        raise model.refused(f"xielu.beta={others[0]} is not supported; only {XIELU_BETA} is")
+    alphas = {f"xielu_{each}": found[each] for each in ("alpha_p", "alpha_n")}
+    rotary_dim = model.whole("rope.dimension_count", head_dim)
+    rope = {"rope_scaling": {"rope_type": "default"}} | rope_fields(model, rotary_dim)  # else Llama 3.1's
+    return rope | alphas | {"attention_bias": model.tensor("blk.0.attn_q.bias") is not None}
 
 
 def mistral3(model: GgufModel, head_dim: int) -> dict[str, Any]:

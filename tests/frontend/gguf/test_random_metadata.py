@@ -41,7 +41,9 @@ USUAL = {
     "ssm.state_size": 8,
     "ssm.time_step_rank": 4,
     "ssm.group_count": 1,
+    "kda.head_dim": 16,
 }
+XIELU = {f"xielu.{name}": [0.5] * 3 for name in ("alpha_p", "alpha_n", "beta")}  # Apertus; without its name
 VALUES = (
     0,
     1,
@@ -71,7 +73,7 @@ WHOLE = ("token_embd.weight", "per_layer_token_embd.weight")
 
 def model_with(architecture, keys, rng):
     """With some of the tensors in each layer, seldom in shapes that no tensor has."""
-    model = model_of({f"{architecture}.{name}": value for name, value in keys.items()}, architecture)
+    model = model_of({f"{architecture}.{name}": value for name, value in keys.items()} | XIELU, architecture)
     layers = [layer for layer in range(3) if rng.random() < 0.95]
     for name in (*WHOLE, *(f"blk.{layer}.{name}" for layer in layers for name in TENSORS)):
         if "blk" not in name or rng.random() < 0.98:

@@ -129,6 +129,7 @@ from .small_configs import (
         (GRANITE_SWA | {"layer_rope_theta": [0, 0.5]}, "the rope parameters cannot be used"),
         (MINISTRAL | {"sliding_window": 0}, "sliding_window=0 must be at least 1"),
         (APERTUS | {"post_norm": True}, "post_norm=True is not supported for Apertus; only False is"),
+        (APERTUS | {"xielu_alpha_p": [0.5], "xielu_alpha_n": [0.5]}, "xielu_alpha_p has 1 numbers for 2 layers"),
         ({"hidden_act": "xielu"}, "hidden_act 'xielu', which has parameters, is not supported for llama"),
         (CWM | {"attention_bias": True}, "attention_bias=True is not supported for Code World Model; only False is"),
         (

@@ -32,6 +32,7 @@ _GLM4 = LLAMA | {
     "ffn_up": "mlp.gate_up_proj",
     "post_ffw_norm": "post_mlp_layernorm",
 }
+_APERTUS = LLAMA | {"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"}
 _CHATGLM = LLAMA | {"ffn_up": "mlp.gate_up_proj", "attn_qkv": "self_attn.qkv_proj"}
 _ONE_MATRIX = dict.fromkeys(("query", "key", "value"), "model.layers.{}.self_attn.qkv_proj")
 _POST_NORMS = NORM_AFTER_ATTENTION | HEAD_NORMS | {"post_ffw_norm": "post_feedforward_layernorm"}
@@ -135,6 +136,7 @@ TENSOR_LAYOUTS = (
             },
         ),
         "nemotron": TensorLayout(LLAMA, norms_plus_1=True),
+        "apertus": TensorLayout(_APERTUS | HEAD_NORMS),
         "arcee": TensorLayout(LLAMA, are_rows_interleaved=True),
         "falcon": TensorLayout(
             _FALCON | {"attn_norm": "input_layernorm"}, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED

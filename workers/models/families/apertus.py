@@ -1,7 +1,12 @@
 """Apertus: as Llama 3.1, with QK norm, and an ungated feed-forward with xIELU, whose parameters each layer learns."""
 
+from dataclasses import replace
 from typing import Any
 
+from paged_serve.protocol.errors import ConfigError
+
+from ...checkpoint.geometry import Geometry
+from ...checkpoint.hf_config import HFConfig
 from ..names.weight_names import WeightNames
 from .family import Family, biases_of_attention, need
 
@@ -30,6 +35,15 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def refined(config: HFConfig, geometry: Geometry) -> Geometry:
+    if config.xielu_alpha_p is None or config.xielu_alpha_n is None:
+        return geometry
+    for name in ("xielu_alpha_p", "xielu_alpha_n"):
+        if len(given := getattr(config, name)) != geometry.num_layers:
+            raise ConfigError(f"config.json: {name} has {len(given)} numbers for {geometry.num_layers} layers")
+    return replace(geometry, xielu=tuple(zip(config.xielu_alpha_p, config.xielu_alpha_n, strict=True)))
+
+
 APERTUS = Family(
     name="apertus",
     architectures=("ApertusForCausalLM",),
@@ -38,4 +52,5 @@ APERTUS = Family(
     qk_norm=True,
     is_gated=False,
     config=config,
+    refined=refined,
 )

@@ -88,7 +88,9 @@ class FeedForwardReader(ProjectionReader):
         name = self._names.activation.format(index)
         if f"{name}.beta" in self._checkpoint.entries and (beta := self._number(f"{name}.beta")) != XIELU_BETA:
             raise ConfigError(f"{name}.beta={beta} is not supported for xIELU; only {XIELU_BETA} is")
-        alpha_p, alpha_n = (_softplus(self._number(f"{name}.{each}")) for each in ("alpha_p", "alpha_n"))
+        stated = self._geometry.xielu
+        alphas = stated[index] if stated else [self._number(f"{name}.{each}") for each in ("alpha_p", "alpha_n")]
+        alpha_p, alpha_n = map(_softplus, alphas)
         return replace(activation, alpha_p=alpha_p, alpha_n=XIELU_BETA + alpha_n)
 
     def _number(self, name: str) -> float:
