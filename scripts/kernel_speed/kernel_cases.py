@@ -17,9 +17,9 @@ from recurrent_cases import recurrent_cases
 from torch import Tensor
 
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
 from paged_serve.workers.checkpoint.geometry import Activation
+from paged_serve.workers.checkpoint.layer_options import AttentionOptions
 from paged_serve.workers.checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
 from paged_serve.workers.distributed.huge_pages import allocate

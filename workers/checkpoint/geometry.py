@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-from .attention_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions
 from .experts import NUM_SHARES, Experts
+from .layer_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions
 from .recurrent.multipliers import PartMultipliers
 from .recurrent.recurrent import Recurrent
 

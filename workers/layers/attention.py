@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import AttentionOptions, Latent
+from ..checkpoint.layer_options import AttentionOptions, Latent
 from ..checkpoint.weight_forms import Weight
 from ..kv.cache_view import CacheView
 from .norm import RMSNorm

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..checkpoint.attention_options import AttentionOptions, distance_buckets
+from ..checkpoint.layer_options import AttentionOptions, distance_buckets
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import Weight, with_outputs

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.attention_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
+from paged_serve.workers.checkpoint.layer_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim

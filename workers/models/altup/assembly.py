@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AltUp
+from ...checkpoint.layer_options import AltUp
 from ...checkpoint.matrix_reader import FloatReader
 from ...layers.adapters.sites import SitePart
 from ...layers.embedding import VocabularyEmbedding

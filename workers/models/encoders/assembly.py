@@ -8,7 +8,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import Disentangled
+from ...checkpoint.layer_options import Disentangled
 from ...layers.attention import AttentionBackend
 from ...layers.linear import Linear
 from ...layers.norm import Norm

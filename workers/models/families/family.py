@@ -8,10 +8,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import Disentangled, Latent, RelativePositions, alibi_slopes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Geometry, Head, Multipliers, NormKind, Part, RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.layer_options import Disentangled, Latent, RelativePositions, alibi_slopes
 from ...checkpoint.recurrent.recurrent import Recurrent
 from ...pooling.head import LabelLayer
 from ...pooling.spec import Kind, LabelPooling

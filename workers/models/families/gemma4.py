@@ -12,10 +12,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import LayerInputs, LayerSizes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Geometry, Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.layer_options import LayerInputs, LayerSizes
 from ..names.weight_names import ExpertNames
 from . import gemma, gemma3
 from .family import FULL, SLIDING, Caps, Family, layer_kinds, need, renamed, windows_by_pattern

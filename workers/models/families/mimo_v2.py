@@ -9,10 +9,10 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import LayerSizes
 from ...checkpoint.experts import Experts
 from ...checkpoint.geometry import Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...checkpoint.layer_options import LayerSizes
 from ..names.weight_names import WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import FULL, MAX_LAYERS, SLIDING, Family, biases_of_qkv, layer_kinds, need, renamed, windows_by_pattern

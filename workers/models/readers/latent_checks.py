@@ -2,8 +2,8 @@
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.attention_options import Latent
 from ...checkpoint.geometry import Geometry
+from ...checkpoint.layer_options import Latent
 from ...checkpoint.safetensors_files import Checkpoint
 from ..names.weight_names import WeightNames
 

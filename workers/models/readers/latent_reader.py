@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.attention_options import AttentionOptions, Latent
+from ...checkpoint.layer_options import AttentionOptions, Latent
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.stacked_experts import stacked_experts
 from ...checkpoint.weight_forms import Weight, float_values

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from ...checkpoint.attention_options import LayerInputs as Sizes
+from ...checkpoint.layer_options import LayerInputs as Sizes
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.weight_forms import Weight
 from ...layers.embedding import Table, VocabularyEmbedding

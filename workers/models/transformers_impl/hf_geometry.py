@@ -7,9 +7,9 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import Activation, Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig, dtype_of
+from ...checkpoint.layer_options import AttentionOptions
 from ..end_tokens import eos_token_ids
 
 # Fields that are above 0 only in models with layers of other kinds.

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...checkpoint.attention_options import AttentionOptions
 from ...checkpoint.geometry import RopeScaling
+from ...checkpoint.layer_options import AttentionOptions
 from ...layers.attention import AttentionBackend
 from ...layers.feed_forward import DenseFeedForward
 from ...layers.ops import HeadLayout, Ops

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.workers.checkpoint.attention_options import Latent
+from paged_serve.workers.checkpoint.layer_options import Latent
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import normalise, rotate_and_cache

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ....checkpoint.attention_options import AttentionOptions, Latent
+from ....checkpoint.layer_options import AttentionOptions, Latent
 from ....checkpoint.packed_weight import PackedWeight, WeightFormat
 from ....checkpoint.stacked_experts import padded_outputs
 from ....kv.cache_view import CacheView

@@ -1,4 +1,4 @@
-"""The options of layers, most of them of attention, independent of model families and backends."""
+"""The options of layers, independent of model families and backends."""
 
 import math
 from dataclasses import dataclass, replace
