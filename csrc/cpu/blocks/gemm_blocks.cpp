@@ -23,10 +23,6 @@ template <class F> constexpr int BLOCK_SLAB = 20 * MOST_ROWS<F>;  // rows: at mo
 // Whether a single block of rows prefetches: a third faster on Zen 3; slower on Zen 4, whose own prefetches suffice.
 constexpr bool PREFETCHES_ALONE = LANES < 16;
 
-// Several words of a group share the codes in an octet, and all of them its higher bits. gcc 12 loads these once, into registers
-// that the sums of NEON's wide strips need, unless each word's codes have an address of their own.
-constexpr bool HIDES_ADDRESSES = REGISTERS == 32 && LANES < 16;
-
 constexpr int UNROLLED_WORDS = IS_COMPACT ? 1 : 8;  // of a group: unrolled, shifts are by constants
 
 // Whether products are added in 16 bits, and if so in several sums for a group, whose own sums then need registers, too.
@@ -87,18 +83,20 @@ template <class F, class Codes, int WORDS, int ROWS, int N, class Start, class T
 inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
   I32 dots[ROWS][N];
   EACH(m, ROWS) EACH(v, N) {
-    if constexpr (HIDES_ADDRESSES) dots[m][v] = hidden(start(m));
+    if constexpr (IS_NEON) dots[m][v] = hidden(start(m));
     else opaque(dots[m][v] = start(m));
   }
   if constexpr (!std::is_same_v<F, Int8>) tile<F, ROWS>(dots, x, x_stride, lanes, WORDS);
   else {
+    // Several words of a group share the codes in an octet, and all of them its higher bits. gcc 12 loads these once, into
+    // registers that the sums of NEON's wide strips need, unless each word's codes have an address of their own.
 #pragma GCC unroll UNROLLED_WORDS
     for (int j = 0; j < WORDS; j++) {
-      if constexpr (HIDES_ADDRESSES) asm("" : "+r"(lanes));
+      if constexpr (IS_NEON) asm("" : "+r"(lanes));
       step<F, ROWS, N>(dots, x + j * WORD_BYTES, x_stride, [&](int v) { return Codes::word(lanes + v * sizeof(I32), j); }, [](int) {});
     }
   }
-  if constexpr (!HIDES_ADDRESSES)  // otherwise gcc 12 reserves registers for what follows, and spills here
+  if constexpr (!IS_NEON)  // otherwise gcc 12 reserves registers for what follows, and spills here
     EACH(m, ROWS) EACH(v, N) opaque(dots[m][v]);
   EACH(m, ROWS) EACH(v, N) take(m, v, dots[m][v]);
 }

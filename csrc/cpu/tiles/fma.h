@@ -21,7 +21,7 @@ template <int ROWS> [[gnu::noipa]] void add_piece(Bf16Tiles, float* sums, const 
       w[v][0] = (F32)even_half(both), w[v][1] = (F32)odd_half(both);
     }
     EACH(m, ROWS) {
-      const I32 both = splat(word_at(rows + m * stride));
+      const I32 both = repeat_word(rows + m * stride);
       const F32 x[2] = {(F32)even_half(both), (F32)odd_half(both)};
       EACH(v, N) even[m][v] = add_product_bf16(even[m][v], w[v][0], x[0]);
       EACH(v, N) odd[m][v] = add_product_bf16(odd[m][v], w[v][1], x[1]);

@@ -25,7 +25,7 @@ inline void add_piece(F32 (&product)[ROWS][N], const char* x, size_t x_stride, c
     EACH(v, N) prefetch<1>(lanes + NEAR_BYTES + v * sizeof(I32));
     EACH(j, OCTET_WORDS) {
       Halves row[ROWS];
-      EACH(m, ROWS) row[m] = halves(splat(word_at(x + m * x_stride + j * WORD_BYTES)));
+      EACH(m, ROWS) row[m] = halves(repeat_word(x + m * x_stride + j * WORD_BYTES));
       EACH(v, N) {
         const Halves w = halves(codes.word(load_words(lanes + v * sizeof(I32)), j));
         EACH(m, ROWS) even[m][v] = add_product_bf16(even[m][v], (F32)w.even, (F32)row[m].even);
