@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.cpu import library as cpu
-from paged_serve.workers.kernels.cpu import loading, packing
+from paged_serve.workers.kernels.cpu import loading, packing, unpacking
 
 from .emulation.amx import is_emulated as has_emulated_tiles
-from .emulation.emulated import load_emulated
+from .emulation.emulated import is_emulated, load_emulated
 from .invariance.row_variant import row_variant_torch
 
 EMULATED = "emulated"
@@ -18,12 +18,11 @@ WITHOUT_KERNELS = ("torch", "torch row by row", "numpy", "device")  # values of 
 
 if folder := os.environ.get("PAGED_SERVE_TEST_KERNELS"):  # scripts/faults/sanitize_kernels.py
     cpu.FOLDER = Path(folder)
-emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
 if has_emulated_tiles:  # test_amx.py: the faster order, also beside AVX2's vectors
     cpu.summation_of = lambda library, summation="auto": "tile" if summation == "auto" else summation
-if folder or emulated:
+if folder or is_emulated:
     on_heap = lambda shape, dtype: torch.empty(shape, dtype=dtype)  # where overreads are detected  # noqa: E731
-    packing.allocate = loading.allocate = on_heap
+    packing.allocate = loading.allocate = unpacking.allocate = on_heap
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def pytest_generate_tests(metafunc):
     """Parametrize `cpu_library` and `chosen_isa` by --cpu-isa."""
     asked, runnable = metafunc.config.getoption("cpu_isa"), cpu.runnable_isas()
     if "cpu_library" in metafunc.fixturenames:
-        isas = [EMULATED] if emulated else [asked] if asked in runnable else runnable or [None]
+        isas = [EMULATED] if is_emulated else [asked] if asked in runnable else runnable or [None]
         metafunc.parametrize("cpu_library", isas, indirect=True, scope="module")
     if "chosen_isa" not in metafunc.fixturenames:
         return
@@ -77,7 +76,7 @@ def cpu_library(request):
     if request.param == EMULATED:
         library = load_emulated()
         yield library
-        library.driver.close()
+        library.close()
         return
     if request.param is None:
         pytest.skip("the kernels are not built: python setup.py build_ext --inplace")

@@ -18,6 +18,7 @@ def build(
     sources: Sequence[Path],
     flags: Sequence[str],
     *,
+    compiler: str = "g++",
     csrc: Path = CSRC,
     first: Sequence[Path] = (),
     last: Sequence[Path] = (),
@@ -30,7 +31,7 @@ def build(
     """
     folder = library.with_suffix("")
     folder.mkdir()
-    command = ["g++", *SETUP["FLAGS"], *SETUP["WARNINGS"], *flags, "-fPIC", f"-I{csrc}"]
+    command = [compiler, *SETUP["FLAGS"], *SETUP["WARNINGS"], *flags, "-fPIC", f"-I{csrc}"]
     header, objects = folder / "common.h", [folder / f"{source.parent.name}-{source.stem}.o" for source in sources]
     names = [*(f'"{file}"' for file in first), *(f"<{name}>" for name in SETUP["COMMON"])]
     header.write_text("".join(f"#include {name}\n" for name in names))
@@ -43,4 +44,4 @@ def build(
     with ThreadPoolExecutor(os.cpu_count()) as compilers:
         list(compilers.map(compile_one, sources, objects))
     others = [] if missing is None else ["-Wl,--no-as-needed", str(missing)]  # dlsym looks there for the others
-    subprocess.run(["g++", "-shared", "-pthread", *map(str, objects), *others, "-o", str(library)], check=True)
+    subprocess.run([compiler, "-shared", "-pthread", *map(str, objects), *others, "-o", str(library)], check=True)

@@ -18,6 +18,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu import parameters
 from paged_serve.workers.kernels.cpu.structs.kernels import KERNELS
 
+is_emulated = "PAGED_SERVE_TEST_DRIVER" in os.environ  # test_neon.py
 NAN_MAGNITUDE = {np.uint32: (0x7FFFFFFF, 0x7F800000), np.uint16: (0x7FFF, 0x7F80)}  # of float32 and bfloat16
 FP16_NAN_MAGNITUDE = {**NAN_MAGNITUDE, np.uint16: (0x7FFF, 0x7C00)}
 
@@ -64,6 +65,12 @@ class EmulatedLibrary(cpu.Library):
         here = self.functions
         self.functions = {name: self._both(name, kernel) for name, kernel in here.items()}
         self.functions["run_program"] = self._run_program
+
+    def close(self) -> None:
+        """End the emulated process, and report which kernels were compared."""
+        self.driver.close()
+        with Path(os.environ["PAGED_SERVE_TEST_COMPARED"]).open("a") as report:
+            print(*(name for name, count in self.calls.items() if count), file=report)
 
     def create_pool(self, params: parameters.PoolParams) -> int:
         handle = super().create_pool(params)

@@ -2,32 +2,35 @@
 
 import os
 import platform
-import runpy
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from check_spills import excessive, spills
 
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu.structs.kernels import KERNELS
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
-EMULATION = HERE.parent / "emulation"
+from ..emulation.build import CSRC, ROOT, SETUP, build
+
+TESTED = Path(__file__).parents[1]
+EMULATION = TESTED / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
-PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "mxfp4", "segments")
+PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "mxfp4", "segments", "unpack_codes")
 ATTENTION = ("attention", "latent")
-KERNELS = (
+TESTS_OF_KERNELS = (
     *(f"products/test_cpu_{name}" for name in PRODUCTS),
     *(f"attention/test_cpu_{name}" for name in ATTENTION),
     *(f"test_cpu_{name}" for name in ("elementwise", "loading", "sampling", "program")),
 )
 RECURRENT = tuple(f"recurrent/test_{name}.py" for name in ("causal_conv", "gated_norm", "scans"))
-TESTS = (*(f"kernels/{name}.py" for name in KERNELS), *RECURRENT, "order_of_sums/test_tile_order.py")
+TESTS = (*(f"kernels/{name}.py" for name in TESTS_OF_KERNELS), *RECURRENT, "order_of_sums/test_tile_order.py")
 NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
 NOT_OF_KERNELS += " or every_isa or every_instruction_set"
+WITH_NIGHTLY = "kernels/products/test_cpu_blocks.py"  # experts of formats with grids
+READS_FILES = {"read_file", "read_parts"}  # by descriptors of this process
 needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
 pytestmark = [
     pytest.mark.nightly,
@@ -54,19 +57,8 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=["neon", "neon_dotprod"])
 def library(request, folder):
     """The NEON library, built as setup.py builds it on such a machine."""
-    setup, path = runpy.run_path(str(ROOT / "setup.py"), run_name="flags"), folder / f"_cpu_{request.param}.so"
-    flags = [*setup["FLAGS"], *setup["WARNINGS"], *setup["FLAGS_BY_MACHINE"]["aarch64"][request.param], "-fPIC"]
-    csrc = ROOT / "csrc" / "cpu"
-    sources = sorted(csrc.rglob("*.cpp"))
-    names = (str(source.relative_to(csrc)).replace("/", "-") for source in sources)
-    objects = [folder / f"{request.param}-{name}.o" for name in names]
-
-    def compile_one(source, target):
-        subprocess.run([CROSS, *flags, f"-I{csrc}", "-c", source, "-o", target], check=True)
-
-    with ThreadPoolExecutor(2) as compilers:
-        list(compilers.map(compile_one, sources, objects))
-    subprocess.run([CROSS, "-shared", "-pthread", *objects, "-o", path], check=True)
+    path, flags = folder / f"_cpu_{request.param}.so", SETUP["FLAGS_BY_MACHINE"]["aarch64"][request.param]
+    build(path, sorted(CSRC.rglob("*.cpp")), flags, compiler=CROSS)
     return path
 
 
@@ -77,14 +69,23 @@ def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
         "LD_PRELOAD": str(folder / "shared_heap.so"),
         "PAGED_SERVE_TEST_DRIVER": f"{QEMU} -L {ARM_ROOT} {folder / 'driver'}",
         "PAGED_SERVE_TEST_EMULATED": str(library),
+        "PAGED_SERVE_TEST_COMPARED": str(library.with_name(f"{library.stem}-{subject.replace('/', '-')}.compared")),
         "PYTHONMALLOC": "malloc",  # so that all memory of Python is in the heap
     }
-    tests = [str(HERE.parent / subject), "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
+    marks = ["-m", ""] if subject == WITH_NIGHTLY else []
+    tests = [str(TESTED / subject), *marks, "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", "--products", "whole", *tests]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout, done.stdout[-400:]
+
+
+def test_every_kernel_was_compared(library):
+    reports = [report.read_text() for report in library.parent.glob(f"{library.stem}-*.compared")]
+    if len(reports) < len(TESTS):
+        pytest.skip("not all subjects were chosen")
+    assert KERNELS.keys() - " ".join(reports).split() == READS_FILES
 
 
 def test_no_product_keeps_its_accumulators_on_the_stack(library):

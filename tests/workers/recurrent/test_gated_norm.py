@@ -109,5 +109,12 @@ def test_each_part_of_a_projection_of_mamba_1_is_normalised_alone(dtype, isa_poo
 
 def test_parts_without_norms_are_a_copy(isa_pools):
     x = numbers("plain", (5, 88), 3)[:, 3:]
-    for backend in (TorchSelectiveScan(), CpuSelectiveScan(isa_pools[0], Buffers())):
+    for backend in (TorchSelectiveScan(), *(CpuSelectiveScan(pool, Buffers()) for pool in isa_pools)):
         assert torch.equal(backend.normed_parts(PartNorms(37, 24, None, 0.0), x), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_of_any_stride_are_copied(dtype, isa_pools):
+    _, x = inputs(277, dtype)
+    for pool in isa_pools:
+        assert_same_bits(CpuRecurrences(pool, Buffers()).copied("copies", x), x)
