@@ -63,6 +63,10 @@ class Server:
             connection.request("GET", "/metrics")
             return connection.getresponse().read().decode()
 
+    def is_frontend_up(self, index: int) -> bool:
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as link:
+            return link.connect_ex(f"{self.run_dir}/admin-{index}.sock") == 0
+
     def post(self, path: str, body: dict[str, Any] | bytes) -> tuple[int, dict[str, Any]]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})

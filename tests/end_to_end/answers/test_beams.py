@@ -9,7 +9,7 @@ import pytest
 
 from paged_serve import LLM, SamplingParams
 
-from ..serving import Server, serving
+from ..serving import Server
 
 PROMPT = "Once upon a time there was a small ship on the sea, and its captain said"
 WIDTH, LENGTH = 4, 160
@@ -25,16 +25,17 @@ def num_prompt_tokens(server: Server) -> float:
     "module",
     [pytest.param("paged_serve.workers.process", marks=pytest.mark.nightly), "paged_serve.engine_core.process"],
 )
-def test_a_beam_search_over_http_survives_the_death_of_a_process_byte_for_byte(module):
-    with serving() as server, ThreadPoolExecutor(1) as pool:
-        status, undisturbed = server.post("/v1/completions", SEARCH)
-        assert status == 200, undisturbed
-        assert len({choice["text"] for choice in undisturbed["choices"]}) == WIDTH
-        searched = num_prompt_tokens(server)
-        prompt_len = undisturbed["usage"]["prompt_tokens"]
-        assert searched == prompt_len + (LENGTH - 1) * WIDTH, "a step computes one token for each beam"
+def test_a_beam_search_over_http_survives_the_death_of_a_process_byte_for_byte(server, module):
+    before = num_prompt_tokens(server)
+    status, undisturbed = server.post("/v1/completions", SEARCH)
+    assert status == 200, undisturbed
+    assert len({choice["text"] for choice in undisturbed["choices"]}) == WIDTH
+    prompt_len = undisturbed["usage"]["prompt_tokens"]
+    searched = num_prompt_tokens(server) - before
+    assert searched == prompt_len + (LENGTH - 1) * WIDTH, "a step computes one token for each beam"
 
-        is_disturbed = False
+    is_disturbed = False
+    with ThreadPoolExecutor(1) as pool:
         while not is_disturbed:  # a search may end while this process waits for a core
             before = num_prompt_tokens(server)
             [victim] = server.children(module)

@@ -4,11 +4,10 @@ import http.client
 import json
 import socket
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
-from ..serving import Server, serving
+from ..serving import Server
 
 APP = "https://app.example"
 COMPLETIONS = "/llm/v1/completions"
@@ -16,11 +15,10 @@ ASK = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
 NUM_TIMES = 8  # each connection reaches either frontend
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    opened = ("--allowed-origins", f'["{APP}", "null"]', "--allowed-hosts", "llm.example", "--root-path", "/llm")
-    with serving("--api-server-count", "2", "--threads", "1", "--num-blocks", "256", *opened) as running:
-        yield running
+@pytest.fixture
+def server(two_frontends: Server) -> Server:
+    """Pages of APP and of files may ask it, as llm.example, and a proxy may serve it under /llm."""
+    return two_frontends
 
 
 def ask(

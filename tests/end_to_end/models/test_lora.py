@@ -17,6 +17,7 @@ from ..serving import serving
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 NAMES = ("demo", "first", "second", "third")
 PROMPT = "Once upon a time there was a fox"
+CROWDED = ("--max-loras", "2", "--max-num-seqs", "4")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +62,12 @@ def complete_all(server, on_half=None):
 
 @pytest.fixture(scope="module")
 def server(adapters, tmp_path_factory):
-    """A server of the adapters, and of one that is not of its model."""
+    """A server of the adapters, two of which have a place at a time, and of one that is not of its model."""
     odd = tmp_path_factory.mktemp("odd")
     make_adapter(odd, demo_model_folder(), targets=("q_proj",))
     file = odd / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes().replace(b"layers.0", b"layers.9"))
-    with serving(*options(adapters, "--lora", f"odd={odd}")) as running:
+    with serving(*options(adapters, *CROWDED, "--lora", f"odd={odd}", "--max-restarts", "100")) as running:
         yield running
 
 
@@ -86,17 +87,30 @@ def test_each_adapter_changes_the_answer(alone):
     assert len({choices[0]["text"] for choices in alone[4:8]}) == 4
 
 
+def check_kills(server, alone):
+    assert complete_all(server) == alone
+    for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+        assert complete_all(server, server.children(module)[0].kill) == alone
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.nightly)])
-def test_answers_are_those_alone_while_adapters_share_places_and_processes_are_killed(adapters, alone, ranks):
-    with serving(*options(adapters, "--max-loras", "2", "--max-num-seqs", "4", "--tp", ranks)) as crowded:
-        assert complete_all(crowded) == alone
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
-            assert complete_all(crowded, crowded.children(module)[0].kill) == alone
+def test_answers_are_those_alone_while_adapters_share_places_and_processes_are_killed(server, alone):
+    check_kills(server, alone)
 
 
-def test_clients_load_unload_and_replace_adapters_while_others_run(adapters, alone):
-    with serving("--allow-lora-loading", "--api-server-count", "2") as server, ThreadPoolExecutor(1) as pool:
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_answers_are_those_of_another_server_where_adapters_have_more_room(adapters, ranks):
+    with serving(*options(adapters)) as roomy:
+        alone = [complete(roomy, body(NAMES[index % 4], index)) for index in range(12)]
+    with serving(*options(adapters, *CROWDED, "--tp", ranks)) as crowded:
+        check_kills(crowded, alone)
+
+
+def test_clients_load_unload_and_replace_adapters_while_others_run(two_frontends, adapters, alone):
+    server = two_frontends
+    with ThreadPoolExecutor(1) as pool:
         running = pool.submit(complete, server, body("demo", 0))
         load = {"lora_name": "first", "lora_path": adapters["first"]}
         assert text_of(server, "/v1/load_lora_adapter", load) == "Success: LoRA adapter 'first' added successfully."
@@ -117,9 +131,8 @@ def test_an_adapter_of_another_model_ends_only_its_requests(server, alone):
         assert running.result() == alone[0]
 
 
-def test_a_program_chooses_an_adapter_for_each_prompt(llm, adapters, alone):
+def test_a_program_chooses_an_adapter_for_each_prompt(llm, requests, alone):
     params = SamplingParams(temperature=0, seed=0, max_tokens=48, ignore_eos=True)
-    requests = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
     outputs = llm.generate([PROMPT[:8]] * 4, params, lora_request=requests)
     texts = [output.outputs[0].text for output in outputs]
     assert texts[0] == alone[0][0]["text"]
@@ -133,26 +146,38 @@ def test_a_program_chooses_an_adapter_for_each_prompt(llm, adapters, alone):
         llm.generate(PROMPT, params, lora_request=LoRARequest("x", 9, "/none"))
 
 
-def test_the_vectors_of_adapters_have_the_same_bits_on_every_surface(llm, server, adapters):
-    lora = [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
+@pytest.fixture(scope="module")
+def vectors(server):
+    """The vector of PROMPT by each model, over HTTP."""
+    found = [server.post("/v1/embeddings", {"model": name, "input": PROMPT})[1] for name in NAMES]
+    return [answer["data"][0]["embedding"] for answer in found]
 
+
+@pytest.fixture(scope="module")
+def requests(adapters):
+    return [None, *(LoRARequest(name, number, path) for number, (name, path) in enumerate(adapters.items(), 1))]
+
+
+def test_the_vectors_of_adapters_have_the_same_bits_over_http_and_from_llm(llm, server, vectors, requests):
+    status, scored = server.post("/score", {"model": "first", "text_1": PROMPT, "text_2": "The sea"})
+    assert status == 200, scored
+    assert [each.outputs.embedding for each in llm.embed([PROMPT] * 4, lora_request=requests)] == vectors
+    [score] = llm.score(PROMPT, "The sea", lora_request=requests[1])
+    assert score.outputs.score == scored["data"][0]["score"] != llm.score(PROMPT, "The sea")[0].outputs.score
+    assert len(set(map(tuple, vectors))) == 4
+
+
+@pytest.mark.nightly  # frontend/offline/test_async_llm_pooling.py has AsyncLLM's part
+def test_the_vectors_of_adapters_have_the_same_bits_from_async_llm(vectors, requests):
     async def encode(llm, adapter):
         return [each async for each in llm.encode(PROMPT, pooling_task="embed", lora_request=adapter)]
 
     async def encode_all():
         async with AsyncLLM(enable_lora=True, standby_workers=False) as other:
-            outputs = await asyncio.gather(*(encode(other, each) for each in lora))
+            outputs = await asyncio.gather(*(encode(other, each) for each in requests))
             return [one.outputs.data.tolist() for [one] in outputs]
 
-    found = [server.post("/v1/embeddings", {"model": name, "input": PROMPT})[1] for name in NAMES]
-    vectors = [answer["data"][0]["embedding"] for answer in found]
-    status, scored = server.post("/score", {"model": "first", "text_1": PROMPT, "text_2": "The sea"})
-    assert status == 200, scored
-    assert [each.outputs.embedding for each in llm.embed([PROMPT] * 4, lora_request=lora)] == vectors
-    [score] = llm.score(PROMPT, "The sea", lora_request=lora[1])
-    assert score.outputs.score == scored["data"][0]["score"] != llm.score(PROMPT, "The sea")[0].outputs.score
     assert asyncio.run(encode_all()) == vectors
-    assert len(set(map(tuple, vectors))) == 4
 
 
 def text_of(server, path, request):

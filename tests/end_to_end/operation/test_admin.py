@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-from ..serving import serving
+from ..serving import Server
 
 
 def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
@@ -22,29 +22,41 @@ def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serving("--api-server-count", "2", "--admin-port", "0") as server:
-        yield server
+@pytest.fixture
+def server(two_frontends: Server) -> Server:
+    return two_frontends
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def admin(server):
     return re.search(r"admin +(http://127.0.0.1:\d+)", server.output())[1]
 
 
+def num_answered(text: str) -> float:
+    counts = re.findall(r'^paged:request_success_total{.*frontend="(\d)".*} (\S+)$', text, re.M)
+    return sum(float(count) for _, count in counts)
+
+
 def test_each_frontend_reports_the_metrics_of_all(server, admin):
+    before = num_answered(server.metrics())
     for number in range(8):
         assert server.post("/v1/completions", {"prompt": f"{number}", "max_tokens": 2, "ignore_eos": True})[0] == 200
     for text in (server.metrics(), ask(f"{admin}/metrics")[1]):
-        counts = re.findall(r'^paged:request_success_total{.*frontend="(\d)".*} (\S+)$', text, re.M)
-        assert sum(float(count) for _, count in counts) == 8
+        assert num_answered(text) - before == 8
         assert len(re.findall(r"^# TYPE paged:request_success_total", text, re.M)) == 1
         assert len(re.findall(r"^paged:num_requests_running{", text, re.M)) == 1
     assert server.get("/metrics")[0] == 404
 
 
+def wait_until_idle(admin):
+    """Streams that earlier tests broke may still run."""
+    deadline = time.monotonic() + 30
+    while json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
+        assert time.monotonic() < deadline, "ended requests are still listed"
+
+
 def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
+    wait_until_idle(admin)
     assert json.loads(ask(f"{admin}/stats")[1])["num_running"] == 0
     assert ask(f"{admin}/check", "POST") == (200, "{}")
     assert ask(f"{admin}/state")[0] == 200
@@ -55,6 +67,7 @@ def test_the_operator_can_inspect_the_engine_and_reset_its_cache(admin):
 
 def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
     """Twelve requests, so that both frontends get some; one has its own id."""
+    wait_until_idle(admin)
     body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
     with contextlib.ExitStack() as streams:
         for number in range(12):
@@ -69,9 +82,7 @@ def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
         assert by_id["mine"]["prompt_tokens"] > 0
         assert 0 < by_id["mine"]["output_tokens"] <= 400
         assert [each["age_s"] for each in found] == sorted((each["age_s"] for each in found), reverse=True)
-    deadline = time.monotonic() + 30
-    while json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
-        assert time.monotonic() < deadline, "ended requests are still listed"
+    wait_until_idle(admin)
 
 
 def test_no_web_page_reaches_it(admin):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import signal
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -12,17 +11,16 @@ import pytest
 
 from paged_serve.frontend.http.idempotency.keys import owner_of_key
 
-from ..serving import Server, serving
+from ..serving import Server
 from .test_resume import CHAT, COMPLETION, MESSAGES, QUESTION, STORY, ask, events_of, first_events, whole
 
 NUM_KEYS = 8
 NUM_TIMES = 8  # all connections reach the same frontend in one of 128 cases, and there are eight keys
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving("--api-server-count", "2", "--threads", "1", "--num-blocks", "512") as running:
-        yield running
+@pytest.fixture
+def server(two_frontends: Server) -> Server:
+    return two_frontends
 
 
 def new_keys() -> list[str]:

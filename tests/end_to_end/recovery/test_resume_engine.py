@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from ..serving import Server, serving
+from ..serving import Server
 from .test_resume import COMPLETION, STORY, ask, events_of, whole
 
 NUM_STREAMS = 12
@@ -44,13 +44,13 @@ def streams_under_a_kill(server: Server, role: str, rng: random.Random, key: str
 
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(30, marks=pytest.mark.nightly)])
-def test_no_event_changes_when_the_core_or_the_worker_dies(num_kills):
+def test_no_event_changes_when_the_core_or_the_worker_dies(server, num_kills):
     rng = random.Random(num_kills)
-    with serving("--max-restarts", "1000", "--sse-keep-alive-interval", "0") as server:  # a ping is no event
-        for kill in range(num_kills):
-            role = ("engine_core", "workers")[kill % 2]
-            for number, (answer_id, events) in enumerate(streams_under_a_kill(server, role, rng, f"{kill}")):
-                assert events.endswith(b"data: [DONE]\n\n")
-                assert ask(server, "DELETE", f"/v1/streams/{answer_id}").status == 204
-                headers = {"Idempotency_Key": f"{kill}-{number}", "Last_Event_ID": f"{answer_id}:0"}
-                assert whole(ask(server, "POST", COMPLETION, body(number), **headers)) == events
+    for kill in range(num_kills):
+        role = ("engine_core", "workers")[kill % 2]
+        keys = f"{num_kills}-{kill}"
+        for number, (answer_id, events) in enumerate(streams_under_a_kill(server, role, rng, keys)):
+            assert events.endswith(b"data: [DONE]\n\n")
+            assert ask(server, "DELETE", f"/v1/streams/{answer_id}").status == 204
+            headers = {"Idempotency_Key": f"{keys}-{number}", "Last_Event_ID": f"{answer_id}:0"}
+            assert whole(ask(server, "POST", COMPLETION, body(number), **headers)) == events

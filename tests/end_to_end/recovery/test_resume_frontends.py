@@ -14,7 +14,7 @@ from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.messages.engine_core import Utility
 
-from ..serving import Server, serving
+from ..serving import Server
 
 NUM_STREAMS = 16  # over two frontends
 STORY = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "ignore_eos": True}
@@ -60,12 +60,11 @@ def texts_of_streams_under_a_kill(server: Server, rng: random.Random) -> list[st
 
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(30, marks=pytest.mark.nightly)])
-def test_every_stream_is_exact_when_a_frontend_is_killed(num_kills):
+def test_every_stream_is_exact_when_a_frontend_is_killed(two_frontends, num_kills):
     rng = random.Random(num_kills)
-    with serving("--api-server-count", "2", "--max-restarts", "1000") as server:
-        expected = [text_alone(server, body) for body in bodies()]
-        for _ in range(num_kills):
-            assert texts_of_streams_under_a_kill(server, rng) == expected
+    expected = [text_alone(two_frontends, body) for body in bodies()]
+    for _ in range(num_kills):
+        assert texts_of_streams_under_a_kill(two_frontends, rng) == expected
 
 
 def test_the_next_frontend_continues_from_the_tokens_that_the_core_had_computed(server):
