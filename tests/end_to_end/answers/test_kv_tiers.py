@@ -19,6 +19,7 @@ from ..serving import serving
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 
 STORY = "Once upon a time a little fox lived in a deep forest near a quiet lake. " * 12
+WORKER, CORE = "paged_serve.workers.process", "paged_serve.engine_core.process"
 WITHIN_S = 120
 NUM_KILLS = 20
 
@@ -56,7 +57,8 @@ def flip_a_bit(path):
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
-def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_bytes(ranks, tmp_path):
+def test_a_restarted_server_starts_from_the_tier_and_computes_what_is_damaged_with_the_same_bytes(ranks, tmp_path):
+    """The files change while a server runs, which finds them again with its new workers, or its new core."""
     options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks)
     with serving(*options) as server:
         answer, cached, num_tokens = complete(server, STORY)
@@ -68,38 +70,42 @@ def test_a_restarted_server_and_a_new_worker_start_from_the_tier_with_the_same_b
         assert cached >= num_tokens - 32
         assert metric(server, "loaded_blocks_total") == cached // 16
         assert metric(server, "loaded_bytes_total") < metric(server, "used_bytes")
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+        for module in (WORKER, CORE):
+            check_damage(server, module, tmp_path, ranks * (num_tokens // 16), answer)
+
+
+def check_damage(server, module, folder, num_files, answer):
+    """Check that a process that replaces another computes the older half of the blocks, which is damaged meanwhile."""
+    wait_for_blocks(folder, num_files)
+    before = server.output().count("damaged block")
+    for path in sorted(stored(folder), key=lambda path: path.stat().st_mtime_ns)[: num_files // 2]:
+        flip_a_bit(path)
+    server.children(module)[0].kill()
+    again, cached, num_tokens = complete(server, STORY)
+    assert again == answer
+    assert cached < num_tokens - 32, "a damaged block was used"
+    assert server.output().count("damaged block") > before, "the damage was not found"
+    assert metric(server, "failed_blocks_total") > 0
+
+
+# In the fast tests, tests/workers/tier/test_tier.py has both.
+@pytest.mark.nightly
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_restarted_server_uses_neither_damaged_blocks_nor_those_of_another_configuration(ranks, tmp_path):
+    options = "--kv-tier-dir", str(tmp_path), "--tp", str(ranks)
+    with serving(*options) as server:
+        answer, _, num_tokens = complete(server, STORY)
+        wait_for_blocks(tmp_path, ranks * (num_tokens // 16))
+        for module in (WORKER, CORE):
             server.children(module)[0].kill()
             assert complete(server, STORY)[0] == answer
     for path in stored(tmp_path):
         flip_a_bit(path)
-    with serving(*options) as server:
-        again, cached, _ = complete(server, STORY)
-        assert again == answer
-        assert cached == 0, "a damaged block was used"
-    with serving(*options, "--block-size", "32") as server:
-        again, cached, _ = complete(server, STORY)
-        assert (again, cached) == (answer, 0), "blocks of another configuration were used"
-
-
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
-@pytest.mark.timeout(600)
-def test_blocks_that_are_damaged_when_a_worker_or_the_core_dies_are_computed(ranks, tmp_path):
-    """The files change while a server runs, which finds them again with its new workers, or its new core."""
-    with serving("--kv-tier-dir", str(tmp_path), "--tp", str(ranks)) as server:
-        answer, _, num_tokens = complete(server, STORY)
-        num_blocks = num_tokens // 16
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
-            wait_for_blocks(tmp_path, ranks * num_blocks)
-            before = server.output().count("damaged block")
-            for path in sorted(stored(tmp_path), key=lambda path: path.stat().st_mtime_ns)[: ranks * num_blocks // 2]:
-                flip_a_bit(path)
-            server.children(module)[0].kill()
+    for more, why in (((), "a damaged block"), (("--block-size", "32"), "a block of another configuration")):
+        with serving(*options, *more) as server:
             again, cached, _ = complete(server, STORY)
             assert again == answer
-            assert cached < num_tokens - 32, "a damaged block was used"
-            assert server.output().count("damaged block") > before, "the damage was not found"
-            assert metric(server, "failed_blocks_total") > 0
+            assert cached == 0, f"{why} was used"
 
 
 @pytest.mark.nightly
@@ -124,7 +130,7 @@ def test_kills_and_damage_while_blocks_are_stored_and_loaded_change_no_byte(rank
                 for path in rng.sample(files := stored(tmp_path), min(3, len(files))):
                     with contextlib.suppress(FileNotFoundError):  # a rank has just removed it
                         flip_a_bit(path)
-                module = rng.choice(("paged_serve.workers.process", "paged_serve.engine_core.process"))
+                module = rng.choice((WORKER, CORE))
                 killed.append(rng.choice(server.children(module)))
                 killed[-1].kill()
 
@@ -174,14 +180,16 @@ def in_memory():
     return list(Path("/dev/shm").glob(f"paged-serve-{os.getuid()}/run-*"))
 
 
-def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server(short_folder, monkeypatch):
+# With the core, its workers are replaced, too.
+@pytest.mark.parametrize("modules", [(CORE,), pytest.param((WORKER, CORE), marks=pytest.mark.nightly)], ids=len)
+def test_the_tier_in_memory_survives_workers_and_cores_and_ends_with_the_server(modules, short_folder, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(short_folder))  # servers of other tests do not look there for what to free
     options = "--kv-tier-host-bytes", "1G"
     with serving(*options) as server:
         answer, _, num_tokens = complete(server, STORY)
         [folder] = [folder for folder in in_memory() if folder.name == Path(server.run_dir).name]
         wait_for_blocks(folder, num_tokens // 16)
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+        for module in modules:
             server.children(module)[0].kill()
             again, cached, _ = complete(server, STORY)
             assert again == answer

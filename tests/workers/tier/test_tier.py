@@ -50,6 +50,7 @@ def test_damaged_blocks_and_other_weights_are_computed(serve, tmp_path):
     restored, computed = serve("full").complete(prompt)
     assert restored == expected
     assert computed > 6
+    assert serve("full", block_size=32).complete(prompt)[1] == len(prompt), "blocks of another size were used"
     weights = tmp_path / "full/model.safetensors"
     raw = bytearray(weights.read_bytes())
     raw[-1] ^= 1
