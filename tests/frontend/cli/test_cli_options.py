@@ -277,9 +277,13 @@ def test_a_key_variable_of_another_server_is_accepted_but_ours_wins():
     assert resolve({}, both).config.server.api_keys == ("ours",)
 
 
-@settings(deadline=None)
-@given(st.dictionaries(st.sampled_from([setting.environment for setting in SETTINGS]), st.text(max_size=8)))
-def test_any_environment_gives_a_valid_config_or_a_refusal(variables):
+@pytest.mark.parametrize("num_examples", [40, pytest.param(100, marks=pytest.mark.nightly)])
+def test_any_environment_gives_a_valid_config_or_a_refusal(num_examples):
+    variables = st.dictionaries(st.sampled_from([setting.environment for setting in SETTINGS]), st.text(max_size=8))
+    settings(max_examples=num_examples, deadline=None)(given(variables)(check_environment))()
+
+
+def check_environment(variables):
     try:
         config = resolve({}, variables).config
     except ConfigError:

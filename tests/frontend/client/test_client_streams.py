@@ -17,10 +17,15 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 from ..fake_core import columns, output
 from .streaming_engine import Engine, logprobs_of
 
+NUM_EXAMPLES = [100, pytest.param(300, marks=pytest.mark.nightly)]
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_any_sequence_of_valid_frames_yields_exactly_the_tokens(data):
+
+@pytest.mark.parametrize("num_examples", NUM_EXAMPLES)
+def test_any_sequence_of_valid_frames_yields_exactly_the_tokens(num_examples):
+    settings(max_examples=num_examples, deadline=None)(given(st.data())(check_valid_frames))()
+
+
+def check_valid_frames(data):
     table = StreamTable()
     engines = [Engine(data, table) for _ in range(data.draw(st.integers(1, 3), label="requests"))]
     history = []
@@ -82,9 +87,12 @@ def test_a_lost_frame_never_yields_a_wrong_token_and_resuming_completes_the_stre
     assert (read, request.done) == (tokens, True)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_columns_of_any_bytes_raise_nothing_but_value_error(data):
+@pytest.mark.parametrize("num_examples", NUM_EXAMPLES)
+def test_columns_of_any_bytes_raise_nothing_but_value_error(num_examples):
+    settings(max_examples=num_examples, deadline=None)(given(st.data())(check_any_bytes))()
+
+
+def check_any_bytes(data):
     table = StreamTable()
     requests = [table.add([1], SamplingParams()) for _ in range(3)]
     for _ in range(5):

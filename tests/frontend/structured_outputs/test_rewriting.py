@@ -8,6 +8,7 @@ import pytest
 from llguidance import LLMatcher
 
 from paged_serve.frontend.structured_outputs.helper_messages import AddedTokens
+from paged_serve.frontend.structured_outputs.json_schema import rewriting
 from paged_serve.frontend.structured_outputs.json_schema.numbers import LARGEST
 from paged_serve.frontend.structured_outputs.json_schema.rewriting import Rewriting, Unsupported
 from paged_serve.frontend.structured_outputs.lowering import bytes_tokenizer
@@ -204,14 +205,21 @@ def test_a_schema_is_not_changed_by_rewriting_it():
     assert json.dumps(schema) == before
 
 
-def test_depth_and_size_are_bounded():
+def test_depth_is_bounded():
     deep: dict = {}
     for _ in range(80):
         deep = {"items": deep}
     with pytest.raises(Unsupported, match="deeper than 64"):
         Rewriting(deep).schema()
-    wide = {f"p{i}": {"type": "object", "dependentRequired": {f"q{j}": ["r"] for j in range(400)}} for i in range(400)}
-    with pytest.raises(Unsupported, match="100000 parts"):
+
+
+@pytest.mark.parametrize("size", [40, pytest.param(400, marks=pytest.mark.nightly)])
+def test_size_is_bounded(size, monkeypatch):
+    assert rewriting.MAX_SUBSCHEMAS == 100_000
+    monkeypatch.setattr(rewriting, "MAX_SUBSCHEMAS", 10 * size**2 // 16)
+    required = {f"q{j}": ["r"] for j in range(size)}
+    wide = {f"p{i}": {"type": "object", "dependentRequired": required} for i in range(size)}
+    with pytest.raises(Unsupported, match=f"{10 * size**2 // 16} parts"):
         Rewriting({"properties": wide}).schema()
 
 

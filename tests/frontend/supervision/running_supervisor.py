@@ -11,6 +11,7 @@ import msgspec
 import psutil
 
 from paged_serve.frontend.listen import open_http_socket
+from paged_serve.frontend.supervision.processes.child import ChildState
 from paged_serve.frontend.supervision.shutdown import Phase
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import Config, ParallelConfig, ServerConfig
@@ -39,6 +40,16 @@ class Running:
     def _note(self, facts: dict[str, str]) -> None:
         self.facts = facts
         self.ready.set()
+
+    def wait_until_all_are_ready(self) -> None:
+        assert self.ready.wait(60)
+        deadline = time.monotonic() + 60
+        while any(child.state is not ChildState.READY for child in [*self.supervisor._processes.living.values()]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def next_epoch(self) -> str:
+        return f"epoch {self.supervisor._recovery.engine_epoch + 1}"
 
     def pids_after_change(self, before: dict[str, int], names: set[str]) -> dict[str, int]:
         """The process ids, once all of `names` have new ones."""

@@ -1,14 +1,15 @@
 """The bundle written when a process is lost, and the diagnosis of `paged-serve doctor`."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from paged_serve.frontend.cli.doctor import list_reports
+from paged_serve.frontend.cli.main import cli
 from paged_serve.frontend.supervision.flight_recorder.bundle import (
     MAX_BUNDLES,
     Bundle,
@@ -162,9 +163,10 @@ class TestKernelView:
 
 
 class TestCommand:
-    def doctor(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "paged_serve", "doctor", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    def doctor(self, *arguments: str, **environment: str) -> str:
+        result = CliRunner().invoke(cli, ["doctor", *arguments], env=environment)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
 
     def test_an_unreadable_bundle_does_not_hide_the_others(self, tmp_path, capsys):
         paths = [write_bundle(bundle(report("engine-core")), tmp_path) for _ in range(2)]
@@ -176,19 +178,21 @@ class TestCommand:
         assert second.startswith(f"{paths[1]}  ")
         assert "turned off" in third
 
-    def test_the_command_lists_the_bundles_and_reads_one(self, tmp_path):
-        assert "no reports in" in self.doctor("--dump-dir", str(tmp_path)).stdout
+    def test_the_command_lists_the_bundles_and_reads_one(self, tmp_path, monkeypatch):
+        assert "no reports in" in self.doctor("--dump-dir", str(tmp_path))
+        monkeypatch.setattr("paged_serve.frontend.cli.doctor.show_machine", lambda: None)  # it imports torch
         config = msgspec.Raw(Config().for_print().encode())
         path = write_bundle(bundle(report("engine-core"), config=config), dump_folder(str(tmp_path)))
-        listed = self.doctor(PAGED_SERVE_DUMP_DIR=str(tmp_path)).stdout
+        listed = self.doctor(PAGED_SERVE_DUMP_DIR=str(tmp_path))
         assert str(path) in listed
         assert "worker 0 hangs" in listed
-        assert "step 8 was sent" in self.doctor(str(path)).stdout
-        assert "elsewhere" in self.doctor(str(path), "--stacks").stdout
+        assert "step 8 was sent" in self.doctor(str(path))
+        assert "elsewhere" in self.doctor(str(path), "--stacks")
 
     def test_a_file_that_is_not_a_bundle_gives_a_one_line_error(self, tmp_path):
         (tmp_path / "odd.json").write_text("?")
-        refused = self.doctor(str(tmp_path / "odd.json"))
+        command = [sys.executable, "-m", "paged_serve", "doctor", str(tmp_path / "odd.json")]
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert refused.stderr.startswith("paged-serve: ")
         assert len(refused.stderr.splitlines()) == 1

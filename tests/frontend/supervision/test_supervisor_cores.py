@@ -39,10 +39,10 @@ def test_an_external_kill_of_a_core_is_not_attributed_to_a_request(start, number
 
 
 def test_restarts_that_find_a_core_poison_request_do_not_count(start):
-    deadly = ["faults", "faults in turn 3"] * 4
-    running = start(engine_core=[*deadly, "obey"])  # eight losses; the budget has five
-    running.wait_for_facts(engine_core="epoch 8")
-    assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 8
+    deadly = ["faults", "faults in turn 3"] * 3
+    running = start(engine_core=[*deadly, "obey"])  # six losses; the budget has five
+    running.wait_for_facts(engine_core="epoch 6")
+    assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 6
 
 
 def test_cores_that_die_whatever_they_isolate_end_the_service(start):
