@@ -114,17 +114,40 @@ def test_a_server_drafts_with_the_model_of_its_command_line(server, method, tmp_
     assert num_accepted > 0
 
 
+OFFLINE = {"seed": 7, "max_tokens": 40, "logprobs": 1}
+
+
+def plain_answer(server, prompt, temperature):
+    body = {"prompt": prompt, "temperature": temperature, **OFFLINE, "return_token_ids": True}
+    status, answer = server.post("/v1/completions", body)
+    assert status == 200, answer
+    [choice] = answer["choices"]
+    return choice["token_ids"], choice["text"], choice["logprobs"]["token_logprobs"]
+
+
+def logprobs_of(output):
+    return [found[token].logprob for token, found in zip(output.token_ids, output.logprobs, strict=True)]
+
+
 # Fast tests of servers draft with ngram, draft and mtp.
 @pytest.mark.parametrize("methods", [("suffix", "eagle3"), pytest.param(("ngram", "draft"), marks=pytest.mark.nightly)])
-def test_offline_answers_are_those_without_drafts(methods, tmp_path):
-    folders = {method: f":{draft_folder(method, tmp_path)}" for method in methods if method in ("draft", "eagle3")}
-    params = [SamplingParams(temperature=t, seed=7, max_tokens=40, logprobs=1) for t in (0.0, 0.0, 0.7, 1.0)]
-    found = []
-    for method in ("off", *(method + folders.get(method, "") for method in methods)):
-        with LLM(speculative=method) as llm:
+def test_offline_answers_are_those_of_a_server_without_drafts(server, methods, tmp_path):
+    temperatures = (0.0, 0.0, 0.7, 1.0)
+    expected = [plain_answer(server, *each) for each in zip(PROMPTS, temperatures, strict=True)]
+    params = [SamplingParams(temperature=each, **OFFLINE) for each in temperatures]
+    for method in methods:
+        folder = f":{draft_folder(method, tmp_path)}" if method in ("draft", "eagle3") else ""
+        with LLM(speculative=method + folder) as llm:
             outputs = [output.outputs[0] for output in llm.generate(PROMPTS, params, use_tqdm=False)]
-            found.append([(each.token_ids, each.text, each.logprobs) for each in outputs])
-    assert found[1:] == 2 * found[:1]
+        found = [
+            (
+                one.token_ids,
+                one.text,
+                [row[token].logprob for token, row in zip(one.token_ids, one.logprobs, strict=True)],
+            )
+            for one in outputs
+        ]
+        assert found == expected, method
 
 
 @pytest.mark.nightly

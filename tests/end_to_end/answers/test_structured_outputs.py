@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jsonschema_rs
 import pytest
 
-from paged_serve import LLM, Client, InvalidRequest, SamplingParams, StructuredOutputsParams
+from paged_serve import Client, InvalidRequest, SamplingParams, StructuredOutputsParams
 from paged_serve.protocol.messages.structured_outputs import Grammar
 
 from ..serving import Server, serving
@@ -102,7 +102,7 @@ def check_form(number: int, text: str, reason: str) -> None:
         assert MATCHES[kind if kind < len(FORMS) else 0](text), (number, text)
 
 
-# Streams of two ranks lose a worker in recovery/test_kill.py.
+# Two ranks lose a worker in models/test_fp8.py.
 @pytest.mark.parametrize(("num_requests", "ranks"), [(14, "1"), pytest.param(1000, "2", marks=pytest.mark.nightly)])
 def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests, ranks):
     """Few rows and a small cache cause preemption, ranks share a core, and a worker is killed."""
@@ -167,7 +167,8 @@ def test_response_format_is_the_same_as_structured_outputs(server):
     check_form(0, named["message"]["content"], named["finish_reason"])
 
 
-def test_every_surface_gives_the_same_text(server):
+# offline/test_llm_chat.py has LLM's text.
+def test_the_client_library_gives_the_same_text(server):
     form = StructuredOutputsParams(**COMPACT)
     params = SamplingParams(max_tokens=160, seed=3, temperature=1.0, structured_outputs=form)
     body = {"prompt": "A city: ", "max_tokens": 160, "seed": 3, "temperature": 1.0, "structured_outputs": COMPACT}
@@ -181,7 +182,3 @@ def test_every_surface_gives_the_same_text(server):
         with pytest.raises(InvalidRequest, match="Expected token") as refusal:
             list(client.submit(ids, broken))
         assert refusal.value.param == "structured_outputs"
-    with LLM(max_num_seqs=4, num_blocks=64, threads=1) as llm:
-        assert llm.generate("A city: ", params)[0].outputs[0].text == text
-        with pytest.raises(InvalidRequest, match=r"structured_outputs: .*unclosed"):
-            llm.generate("x", SamplingParams(structured_outputs=StructuredOutputsParams(regex="(")))

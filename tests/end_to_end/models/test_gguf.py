@@ -44,10 +44,21 @@ def answers(model: str, **options):
         return numbers, llm.get_facts()
 
 
-def test_a_file_of_floats_gives_the_tokens_and_logprobs_of_its_folder(home, tmp_path):
+def answers_over_http(server):
+    found = []
+    for prompt in PROMPTS:
+        sampling = {"temperature": 0, "max_tokens": 12, "logprobs": 1, "ignore_eos": True, "return_token_ids": True}
+        status, answer = server.post("/v1/completions", {"prompt": prompt["prompt_token_ids"], **sampling})
+        assert status == 200, answer
+        [choice] = answer["choices"]
+        found.append([*zip(choice["logprobs"]["token_logprobs"], choice["token_ids"], strict=True)])
+    return found
+
+
+def test_a_file_of_floats_gives_the_tokens_and_logprobs_of_its_folder(home, tmp_path, server):
     found, facts = answers(demo_file(tmp_path))
     assert "quantization" not in facts
-    assert found == answers("")[0]
+    assert found == answers_over_http(server)
 
 
 @pytest.mark.nightly

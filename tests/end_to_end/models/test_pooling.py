@@ -9,7 +9,8 @@ import threading
 import openai
 import pytest
 
-from paged_serve import LLM, Client, PoolingParams
+from paged_serve import Client, PoolingParams
+from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.text.tokenizer import Tokenizer
 
 from ..serving import Server, serving
@@ -62,17 +63,10 @@ def test_every_interface_gives_the_same_bits(server, undisturbed):
     assert [base64.b64decode(each["data"]) for each in answer["data"]] == undisturbed
     status, answer = server.post("/v2/embed", {"texts": TEXTS, "embedding_types": ["base64"]})
     assert [base64.b64decode(each) for each in answer["embeddings"]["base64"]] == undisturbed
-    with Client.connect(server.run_dir) as client, LLM(max_model_len=512) as llm:
-        tokenizer: Tokenizer = llm.get_tokenizer()
+    with Client.connect(server.run_dir) as client:  # offline/test_llm_chat.py has LLM
+        tokenizer = Tokenizer(str(demo_model_folder()))
         requests = [client.pool(tokenizer.encode(text), PoolingParams()) for text in TEXTS]
         assert [request.result().values for request in requests] == undisturbed
-        found = [output.outputs.embedding for output in llm.embed(TEXTS, use_tqdm=False)]
-        assert [struct.pack(f"<{len(each)}f", *each) for each in found] == undisturbed
-        whole = llm.encode(TEXTS[0], pooling_task="token_embed")[0].outputs.data
-        assert struct.pack(f"<{whole.shape[1]}f", *whole.tolist()[-1]) == undisturbed[0]
-        [score] = llm.score(TEXTS[0], TEXTS[1])
-        status, answer = server.post("/score", {"text_1": TEXTS[0], "text_2": TEXTS[1]})
-        assert score.outputs.score == answer["data"][0]["score"]
 
 
 def test_a_text_is_most_similar_to_itself(server):

@@ -31,13 +31,14 @@ def gptq_folder(tmp_path_factory):
     ("model", "options"),
     [
         # test_tensor_parallel.py compares the ranks of int8, test_quantized_checkpoints.py those of gptq.
-        ("", {"quantization": "int8"}),
+        ("", {"quantization": "int8", "kv_cache_dtype": "int8"}),
         pytest.param("", {"quantization": "int8", "tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         pytest.param("gptq", {"tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         ("gptq", {}),
-        ("", {"kv_cache_dtype": "int8"}),
+        pytest.param("", {"quantization": "int8"}, marks=pytest.mark.nightly),
+        pytest.param("", {"kv_cache_dtype": "int8"}, marks=pytest.mark.nightly),
     ],
-    ids=["int8", "int8-two-ranks", "gptq-two-ranks", "gptq", "int8-cache"],
+    ids=["int8-weights-and-cache", "int8-two-ranks", "gptq-two-ranks", "gptq", "int8", "int8-cache"],
 )
 def test_a_quantized_model_names_capitals_alone_and_in_a_batch(model, options, gptq_folder):
     if "kv_cache_dtype" in options and best_library() is None:
@@ -51,7 +52,7 @@ def test_a_quantized_model_names_capitals_alone_and_in_a_batch(model, options, g
     assert facts["dtype"] == ("float16" if model else "bfloat16")
     if "kv_cache_dtype" in options:
         assert facts["kv_dtype"] == "int8"
-    else:
+    if model or "quantization" in options:
         assert ("int4 g32" if model else "29 matrices int8") in facts["quantization"]
     assert [output.outputs[0].text for output in together] == [f" {city}." for city in CAPITALS.values()]
     assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]

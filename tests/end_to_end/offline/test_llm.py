@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from paged_serve import LLM, AsyncClient, Client, SamplingParams
+from paged_serve import LLM, AsyncClient, Client, RequestOutput, SamplingParams
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.transport.run_dir import find_run_dirs
 
@@ -48,17 +49,40 @@ def test_a_prompt_gives_the_same_output_alone_and_in_a_batch(llm, params):
     assert [tokens(llm.generate([prompt], params))[0] for prompt in PROMPTS] == together
 
 
-def test_without_kernels_a_batch_changes_no_output_and_the_facts_state_the_slowdown():
+@dataclass
+class Ended:
+    """What an engine without kernels has answered before it was closed, and its processes."""
+
+    together: list[RequestOutput]
+    alone: list[RequestOutput]
+    facts: dict[str, str]
+    pids: list[int]
+    run_dir: str
+
+
+@pytest.fixture(scope="module")
+def ended():
     params = SamplingParams(max_tokens=8, temperature=0, logprobs=2)
     with LLM(max_num_seqs=8, num_blocks=256, cpu_isa="torch") as llm:
+        pids, run_dir = list(llm._engine.supervisor.pids.values()), llm._engine.supervisor.run_dir
         together, facts = llm.generate(PROMPTS, params), llm.get_facts()
         llm.reset_prefix_cache()
         alone = [llm.generate([prompt], params)[0] for prompt in PROMPTS]
-    assert facts["kernels"] == "torch"
-    assert facts["slow"].startswith("--cpu-isa torch: torch multiplies one row at a time")
-    assert facts["remedy"]
-    assert tokens(together) == tokens(alone)
-    assert [output.outputs[0].logprobs for output in together] == [output.outputs[0].logprobs for output in alone]
+    return Ended(together, alone, facts, pids, run_dir)
+
+
+def test_without_kernels_a_batch_changes_no_output_and_the_facts_state_the_slowdown(ended):
+    assert ended.facts["kernels"] == "torch"
+    assert ended.facts["slow"].startswith("--cpu-isa torch: torch multiplies one row at a time")
+    assert ended.facts["remedy"]
+    assert tokens(ended.together) == tokens(ended.alone)
+    assert [each.outputs[0].logprobs for each in ended.together] == [each.outputs[0].logprobs for each in ended.alone]
+
+
+def test_nothing_is_left_after_close(ended):
+    assert len(ended.pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ended.pids)
+    assert not Path(ended.run_dir).exists()
 
 
 def test_text_is_the_tokenizers_decoding_of_the_tokens(llm):
@@ -189,13 +213,19 @@ def test_other_programs_find_the_engine_and_get_the_same_tokens(llm):
     assert asyncio.run(stream()) == tokens(llm.generate([prompt], GREEDY))[0]
 
 
+LONG_RUN = SamplingParams(max_tokens=900, temperature=1.0, seed=5, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(llm):
+    return tokens(llm.generate(PROMPTS[:3], LONG_RUN))
+
+
 @pytest.mark.parametrize("victim", ["worker", "engine-core"])
-def test_killing_a_process_during_generation_changes_no_byte(llm, victim):
-    params = SamplingParams(max_tokens=900, temperature=1.0, seed=5, ignore_eos=True)
-    undisturbed = tokens(llm.generate(PROMPTS[:3], params))
+def test_killing_a_process_during_generation_changes_no_byte(llm, undisturbed, victim):
     pid = next(pid for name, pid in llm._engine.supervisor.pids.items() if name.startswith(victim))
     epoch = llm._client.limits.epoch
-    running = [llm._client.submit(llm.get_tokenizer().encode(prompt), params) for prompt in PROMPTS[:3]]
+    running = [llm._client.submit(llm.get_tokenizer().encode(prompt), LONG_RUN) for prompt in PROMPTS[:3]]
     begun = [next(request).token_ids for request in running]  # all are running
     os.kill(pid, signal.SIGKILL)
     assert max(map(len, begun)) < 900
@@ -213,14 +243,6 @@ def test_the_engine_does_not_continue_a_program_that_is_suspended(llm):
     assert not llm._engine.supervisor.config.server.wake_supervisor
 
 
-def test_nothing_is_left_after_close():
-    with LLM(max_num_seqs=2, num_blocks=64, threads=1) as llm:
-        pids, run_dir = list(llm._engine.supervisor.pids.values()), llm._engine.supervisor.run_dir
-        assert len(pids) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    assert not Path(run_dir).exists()
-
-
 PROGRAM = """
 import json, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal, wherever the tests were started
@@ -233,7 +255,11 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("signal_number", "exit_code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("signal_number", "exit_code"),
+    # test_forks.py kills a program.
+    [(signal.SIGINT, -signal.SIGINT), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.nightly)],
+)
 def test_a_program_that_is_interrupted_or_killed_leaves_no_process(signal_number, exit_code):
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],

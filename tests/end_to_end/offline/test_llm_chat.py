@@ -1,11 +1,26 @@
-"""LLM with the demo model: tool calls, structured outputs, beams, queues; equal to the answers over HTTP."""
+"""LLM with the demo model: tool calls, structured outputs, beams, queues; equal to HTTP's and AsyncLLM's answers."""
 
 import asyncio
 import json
+from pathlib import Path
+from typing import NamedTuple
 
+import jsonschema_rs
 import pytest
 
-from paged_serve import LLM, AsyncLLM, BeamSearchParams, InvalidRequest, SamplingParams, StructuredOutputsParams
+from paged_serve import (
+    LLM,
+    AsyncLLM,
+    BeamSearchParams,
+    EngineDead,
+    InvalidRequest,
+    RequestOutput,
+    SamplingParams,
+    StructuredOutputsParams,
+)
+
+from ..answers.test_structured_outputs import CITY
+from .test_async_llm import LONG_RUN, all_outputs
 
 OPTIONS = {"max_num_seqs": 8, "num_blocks": 256, "threads": 1}
 ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -18,6 +33,30 @@ WEATHER = {
 }
 GREEDY = SamplingParams(max_tokens=60, temperature=0)
 WILD = SamplingParams(max_tokens=60, temperature=1.5, seed=4, n=3)
+
+
+MIXED = [
+    SamplingParams(max_tokens=24, temperature=0),
+    SamplingParams(max_tokens=24, temperature=1.0, seed=7, logprobs=2),
+    SamplingParams(max_tokens=16, temperature=1.0, seed=3, n=2),
+    SamplingParams(max_tokens=24, temperature=0, stop=["e"], prompt_logprobs=1),
+]
+PROMPTS = [f"{start} {number}" for number in range(8) for start in ("The sea", "A tree", "Once upon a time", "x")]
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+class ShutDown(NamedTuple):
+    completions: list[RequestOutput]
+    chat: RequestOutput
+    calls: list[RequestOutput]  # growing
+    ends: list[object]  # of requests that were running or waiting
+    pids: list[int]
+    run_dir: str
+
+
+def contents(output):
+    sequences = [(s.text, s.token_ids, s.logprobs, s.finish_reason, s.stop_reason) for s in output.outputs]
+    return output.prompt, output.prompt_token_ids, output.prompt_logprobs, sequences
 
 
 @pytest.fixture(scope="module")
@@ -56,27 +95,43 @@ def test_calls_can_be_forced_and_forbidden(llm):
         llm.chat(ASKED, form, tools=[WEATHER], tool_choice="required")
 
 
-def test_messages_are_those_of_http_and_of_async_llm(llm, server):
+def test_messages_are_those_of_http(llm, server):
     body = {"messages": ASKED, "tools": [WEATHER], "tool_choice": "required"}
     fields = {"max_tokens": 60, "temperature": 1.5, "seed": 4, "n": 3}
     [whole] = llm.chat(ASKED, WILD, tools=[WEATHER], tool_choice="required")
     status, answer = server.post("/v1/chat/completions", body | fields)
     assert status == 200, answer
-
-    async def last():
-        async with AsyncLLM(**OPTIONS) as other:
-            async for output in other.chat(ASKED, WILD, tools=[WEATHER], tool_choice="required"):
-                for each in output.outputs:
-                    assert (each.message is None) != each.finished()
-            return output
-
-    mine, growing = ([each.message for each in output.outputs] for output in (whole, asyncio.run(last())))
-    assert growing == mine
+    mine = [each.message for each in whole.outputs]
     theirs = [choice["message"] for choice in answer["choices"]]
     for message in (*mine, *theirs):
         for call in message["tool_calls"]:
             del call["id"]
     assert mine == theirs
+
+
+def test_vectors_and_scores_have_the_bits_of_http(llm, server):
+    texts = [f"The capital of country {number} is a city{' with a name' * (number % 7)}." for number in range(20)]
+    status, answer = server.post("/v1/embeddings", {"input": texts})
+    assert status == 200, answer
+    vectors = [each["embedding"] for each in answer["data"]]
+    assert [output.outputs.embedding for output in llm.embed(texts, use_tqdm=False)] == vectors
+    whole = llm.encode(texts[0], pooling_task="token_embed")[0].outputs.data
+    assert whole.tolist()[-1] == vectors[0]
+    status, answer = server.post("/score", {"text_1": texts[0], "text_2": texts[1]})
+    assert llm.score(texts[0], texts[1])[0].outputs.score == answer["data"][0]["score"]
+
+
+def test_an_output_of_a_form_is_that_of_http(llm, server):
+    fields = {"max_tokens": 160, "seed": 3, "temperature": 1.0}
+    form = {"json": CITY, "disable_any_whitespace": True}
+    status, answer = server.post("/v1/completions", {"prompt": "A city: ", **fields, "structured_outputs": form})
+    assert status == 200, answer
+    params = SamplingParams(**fields, structured_outputs=StructuredOutputsParams(**form))
+    text = llm.generate("A city: ", params)[0].outputs[0].text
+    assert text == answer["choices"][0]["text"]
+    assert jsonschema_rs.is_valid(CITY, json.loads(text))
+    with pytest.raises(InvalidRequest, match=r"structured_outputs: .*unclosed"):
+        llm.generate("x", SamplingParams(structured_outputs=StructuredOutputsParams(regex="(")))
 
 
 def test_a_beam_of_width_one_is_greedy(llm):
@@ -118,3 +173,46 @@ def test_enqueued_prompts_are_completed_together(llm):
     same = llm.generate(["The sea", "x", "Once upon a time"], GREEDY)
     assert [output.outputs for output in outputs] == [output.outputs for output in same]
     assert llm.wait_for_completion() == []
+
+
+@pytest.fixture(scope="module")
+def shut_down():
+    """The answers of an AsyncLLM, and what was left of it when it was shut down."""
+
+    async def run():
+        async with AsyncLLM(**OPTIONS) as llm:
+            asked = [llm.generate(prompt, MIXED[number % len(MIXED)]) for number, prompt in enumerate(PROMPTS)]
+            *completions, chat = await asyncio.gather(*map(all_outputs, asked), all_outputs(llm.chat(FRANCE, MIXED[0])))
+            calls = await all_outputs(llm.chat(ASKED, WILD, tools=[WEATHER], tool_choice="required"))
+            running = [asyncio.create_task(all_outputs(llm.generate("The sea", LONG_RUN))) for _ in range(16)]
+            while (metrics := await llm.get_metrics())["num_running"] < 8 or metrics["num_waiting"] < 8:
+                assert not any(each.done() for each in running)
+            pids, run_dir = [*llm._engine.supervisor.pids.values()], llm._engine.run_dir
+        ends = await asyncio.gather(*running, return_exceptions=True)
+        with pytest.raises(EngineDead, match="was shut down"):
+            await llm.get_metrics()
+        return ShutDown([outputs[-1] for outputs in completions], chat[-1], calls, ends, pids, run_dir)
+
+    return asyncio.run(run())
+
+
+def test_32_concurrent_requests_of_async_llm_give_the_output_of_llm(llm, shut_down):
+    expected = llm.generate(PROMPTS, [MIXED[number % len(MIXED)] for number in range(len(PROMPTS))])
+    assert [*map(contents, shut_down.completions)] == [*map(contents, expected)]
+    assert contents(shut_down.chat) == contents(llm.chat(FRANCE, MIXED[0])[0])
+    assert all(output.finished and output.metrics.decode_s >= 0 for output in shut_down.completions)
+
+
+def test_growing_outputs_of_async_llm_have_a_message_once_they_are_finished(llm, shut_down):
+    [whole] = llm.chat(ASKED, WILD, tools=[WEATHER], tool_choice="required")
+    for output in shut_down.calls:
+        for each in output.outputs:
+            assert (each.message is None) != each.finished()
+    mine, growing = ([each.message for each in output.outputs] for output in (whole, shut_down.calls[-1]))
+    assert growing == mine
+
+
+def test_shutdown_ends_every_request_with_an_error_and_leaves_nothing(shut_down):
+    assert [type(end) for end in shut_down.ends] == [EngineDead] * 16
+    assert not any(Path(f"/proc/{pid}").exists() for pid in shut_down.pids)
+    assert not Path(shut_down.run_dir).exists()
