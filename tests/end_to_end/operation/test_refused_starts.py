@@ -140,5 +140,6 @@ def test_an_unknown_option_is_refused():
     assert "--temprature" in text
 
 
+@pytest.mark.nightly  # test_kv_group.py has its message, and test_supervisor.py a core's refusal
 def test_a_cache_too_small_for_the_requested_context_is_refused():
     refused(start("--num-blocks", "9", "--max-model-len", "500", "--port", "0"), "500", "32", "9", "144")

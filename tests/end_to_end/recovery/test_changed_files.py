@@ -1,4 +1,7 @@
-"""A process that replaces another reads the same files, or the server ends: no stream continues with other bytes."""
+"""A process that replaces another reads the same files, or the server ends: no stream continues with other bytes.
+
+Keys of clients on other hosts are read again.
+"""
 
 import re
 import shutil
@@ -7,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from paged_serve import Client, SamplingParams
+from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
+from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
+from paged_serve.protocol.messages.engine_core import Utility
+from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.transport.curve import make_keys
 
+from ...chaos.faults import run_dir
 from ..server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
@@ -65,31 +72,57 @@ def test_a_stream_does_not_continue_with_weights_that_were_written_meanwhile(sta
     ends(server, "model.safetensors was changed after the server had started")
 
 
-def test_a_frontend_is_not_replaced_by_one_with_another_tokenizer(start):
-    server = start("--no-standby-workers")
+@pytest.fixture
+def keys(tmp_path) -> Path:
+    """Keys of the server and of two clients, one of which is listed."""
+    for name in ("server", "unlisted", "listed/me"):
+        make_keys(str((tmp_path / name).parent), (tmp_path / name).name)
+    return tmp_path
+
+
+def test_a_server_for_other_hosts_survives_unusable_keys_and_ends_where_its_tokenizer_was_changed(start, keys):
+    options = ("--client-server-key", str(keys / "server.key_secret"), "--client-keys", str(keys / "listed"))
+    server = start("--client-address", "tcp://127.0.0.1:*", "--no-standby-workers", *options)
+    check_that_a_listed_key_gets_the_same_tokens(server, keys)
+    check_that_unusable_keys_end_no_server(server, keys)
     with (server.temporary / "model" / "tokenizer.json").open("a") as file:
         file.write("\n")
     server.children()["frontend"].kill()
     ends(server, "tokenizer.json was changed after the server had started")
 
 
-def test_keys_of_clients_that_became_unusable_end_no_server(start, tmp_path):
-    for name in ("server", "client"):
-        make_keys(str(tmp_path), name)
-    listed = tmp_path / "listed"
-    listed.mkdir()
-    shutil.copy(tmp_path / "client.key", listed)
-    keys = "--client-server-key", str(tmp_path / "server.key_secret"), "--client-keys", str(listed)
-    server = start("--client-address", "tcp://127.0.0.1:*", "--no-standby-workers", *keys)
+def tokens(client: Client) -> list[int]:
+    params = SamplingParams(temperature=0.9, seed=4, max_tokens=40, ignore_eos=True)
+    return [token for delta in client.submit([5, 6, 7], params) for token in delta.token_ids]
+
+
+def remote_client(server: ServerProcess, keys: Path, name: str, **options: float) -> Client:
+    *_, address = re.findall(r"remote clients=(\S+)", server.stderr())
+    return Client.connect(address, key=str(keys / f"{name}.key_secret"), server_key=str(keys / "server.key"), **options)
+
+
+def check_that_a_listed_key_gets_the_same_tokens(server: ServerProcess, keys: Path) -> None:
+    with Client.connect(str(run_dir(server))) as local, remote_client(server, keys, "listed/me") as remote:
+        assert tokens(remote) == tokens(local)
+        assert b"num_running" in remote.utility(Utility.STATS)
+        with pytest.raises(PagedServeError, match="RESET_PREFIX_CACHE is not answered to other hosts"):
+            remote.utility(Utility.RESET_PREFIX_CACHE)
+    with pytest.raises(EngineDead, match="no answer"):
+        remote_client(server, keys, "unlisted", timeout_s=0.5)
+    *_, address = re.findall(r"remote clients=(\S+)", server.stderr())
+    with pytest.raises(ConfigError, match="asks for keys"):
+        Client.connect(address)
+
+
+def check_that_unusable_keys_end_no_server(server: ServerProcess, keys: Path) -> None:
+    """The list of keys is read by each core."""
     answer = server.complete(max_tokens=8)
-    (listed / "half-written.key").write_text("")
+    (keys / "listed" / "half-written.key").write_text("")
     server.children()["engine-core"].kill()
     assert server.complete_when_ready(max_tokens=8) == answer
-    *_, address = re.findall(r"remote clients=(\S+)", server.stderr())
-    with Client.connect(address, key=tmp_path / "client.key_secret", server_key=tmp_path / "server.key") as client:
-        [*deltas] = client.submit([1, 2], SamplingParams(max_tokens=4))
-        assert deltas[-1].finish_reason is not None
-    shutil.rmtree(listed)
+    with remote_client(server, keys, "listed/me") as client:
+        assert len(tokens(client)) == 40
+    shutil.rmtree(keys / "listed")
     server.children()["engine-core"].kill()
     assert server.complete_when_ready(max_tokens=8) == answer
     assert server.stderr().count("remote clients=") == 2, "none can connect any longer"

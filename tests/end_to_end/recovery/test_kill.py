@@ -50,10 +50,12 @@ def undisturbed(server) -> list[str]:
     return asyncio.run(read_streams(server.url, 0, None))
 
 
+# Fast tests that kill a core or a worker under streams are in test_processes.py, test_resume_engine.py and answers/.
+# One of two ranks is killed in plugins/test_served.py.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "module",
-    # Fast tests that kill a core under streams are in test_processes.py, test_resume_engine.py and answers/.
-    ["paged_serve.workers.process", pytest.param("paged_serve.engine_core.process", marks=pytest.mark.nightly)],
+    ["paged_serve.workers.process", "paged_serve.engine_core.process"],
 )
 def test_streams_survive_the_death_of_a_process_byte_for_byte(server, undisturbed, module):
     kill_after = int(random.Random(module).uniform(0.1, 0.7) * sum(map(len, undisturbed)))

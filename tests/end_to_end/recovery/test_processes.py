@@ -45,6 +45,9 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
         server.close()
 
 
+# Below, streams continue after the death of a worker, at once or when a halted supervisor continues.
+# test_resume_engine.py kills a core.
+@pytest.mark.nightly
 @pytest.mark.parametrize("role", ["worker", "engine-core"])
 def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
     undisturbed = server.complete(max_tokens=96)
@@ -55,7 +58,7 @@ def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
     assert got == undisturbed, server.stderr()
 
 
-def test_a_standby_takes_a_killed_workers_place(start):
+def test_a_standby_takes_a_killed_workers_place_and_nothing_outlives_a_killed_supervisor(start):
     server = start()
     server.wait_ready()
     undisturbed = server.complete(max_tokens=96)
@@ -66,6 +69,7 @@ def test_a_standby_takes_a_killed_workers_place(start):
     got = "".join([*received, *stream])
     assert got == undisturbed, server.stderr()
     assert server.children()["worker"] == standby
+    server.signal_and_time(signal.SIGKILL)
 
 
 def test_a_killed_frontend_is_replaced_on_the_same_port(server):
@@ -136,13 +140,6 @@ def test_a_report_describes_all_processes_and_no_request_contents(server):
     assert "the audit finds nothing wrong" in text
     core = server.children()["engine-core"].pid
     assert re.search(rf"engine-core \(pid {core}, epoch \d+\): ready, \d+ MB", text)
-
-
-def test_nothing_outlives_a_killed_supervisor(start):
-    server = start()
-    server.wait_ready()
-    server.complete()
-    server.signal_and_time(signal.SIGKILL)
 
 
 def test_a_signal_lets_a_running_stream_end_and_leaves_nothing(start):
