@@ -60,7 +60,7 @@ def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_r
         fill(Path(f"/proc/{server.process.pid}/root{folder}"))
         processes = server.children()
         for _ in range(5):  # 200 steps each, with 35 kB of lines; the core's ring has 131 kB
-            assert server.complete(n=8, max_tokens=200, ignore_eos=True)
+            assert server.complete(max_tokens=200, ignore_eos=True)
         assert {role: server.children()[role] for role in processes} == processes
         stream = server.stream(max_tokens=96)
         received = [next(stream)]

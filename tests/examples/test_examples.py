@@ -3,14 +3,16 @@
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from paged_serve import InvalidRequest
+from paged_serve import LLM, InvalidRequest
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
@@ -36,13 +38,22 @@ EXPECTED = {  # regular expressions that the output must match
 }
 
 
-# Programs that start several engines, or one several times; end_to_end/ does the same by other programs.
-LONG = ("quantized", "streams_that_survive_kills", "tensor_parallel")
+# Programs that start several engines, or one several times, or whose class end_to_end/operation/test_kv_events.py uses;
+# end_to_end/ does the same by other programs.
+LONG = ("kv_events", "quantized", "streams_that_survive_kills", "tensor_parallel")
+ON_ONE_ENGINE = (
+    "chat",
+    "offline_tools",
+    "zeromq_client",
+)  # in the fast tests: theirs starts as offline's
 
 
 @pytest.mark.parametrize(
     "program",
-    [pytest.param(path, marks=[pytest.mark.nightly] if path.stem in LONG else [], id=path.stem) for path in PROGRAMS],
+    [
+        pytest.param(path, marks=[pytest.mark.nightly] if path.stem in LONG + ON_ONE_ENGINE else [], id=path.stem)
+        for path in PROGRAMS
+    ],
 )
 def test_a_program_runs_and_prints_what_it_demonstrates(program, tmp_path, short_folder):
     small = {"PAGED_SERVE_NUM_BLOCKS": "256", "PAGED_SERVE_STANDBY_WORKERS": "false"}
@@ -52,9 +63,27 @@ def test_a_program_runs_and_prints_what_it_demonstrates(program, tmp_path, short
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    for expression in EXPECTED[program.stem]:
-        assert re.search(expression, done.stdout, re.MULTILINE), f"{expression!r} is not in:\n{done.stdout}"
+    check_output(program.stem, done.stdout)
     assert not list(short_folder.glob("paged-serve-*/run-*")), "a run directory is left: its engine was not ended"
+
+
+def check_output(name, output):
+    for expression in EXPECTED[name]:
+        assert re.search(expression, output, re.MULTILINE), f"{expression!r} is not in:\n{output}"
+
+
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(num_blocks=256) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("name", ON_ONE_ENGINE)
+def test_a_program_prints_what_it_demonstrates_with_an_engine_that_is_there(name, llm, monkeypatch, capsys):
+    monkeypatch.setattr("paged_serve.LLM", lambda model: nullcontext(llm))
+    monkeypatch.setattr("sys.argv", [name])
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    check_output(name, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)

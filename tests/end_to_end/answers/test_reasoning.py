@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,33 +76,41 @@ def streamed(server: Server, number: int) -> tuple[str, str]:
     return reasoning, content
 
 
-def test_answers_after_reasoning_keep_their_form_alone_in_a_batch_and_through_a_kill(folder):
-    options = ("--served-model-name", "thinking", "--max-num-seqs", "4", "--num-blocks", "40")
-    with serving(str(folder), *options, "--max-restarts", "9") as server:
-        alone = [ask(server, number) for number in range(12)]
-        ended = [(reasoning, content) for reasoning, content, reason in alone if reason == "stop"]
-        assert len(ended) > 6
-        for _, content in ended:
-            assert jsonschema_rs.is_valid(SCHEMA, json.loads(content)), content
-        assert sum(reasoning is not None for reasoning, _ in ended) > 2
-        assert sum(reasoning is None for reasoning, _ in ended) > 0, "the first token of some is one of the form"
-        lengths = [num_tokens(server, reasoning or "") for reasoning, _, _ in alone]
-        assert max(lengths[::3]) == BUDGET < max(lengths)
-        for number in range(2):
-            reasoning, content, _ = alone[number]
-            assert streamed(server, number) == (reasoning or "", content or "")
-        with ThreadPoolExecutor(8) as clients:
-            together = [clients.submit(ask, server, number) for number in range(12)]
-            together[4].result(120)
-            server.children("workers")[0].send_signal(signal.SIGKILL)
-            assert [each.result(120) for each in together] == alone
-    check_llm(folder, alone)
+@pytest.fixture(scope="module")
+def server(folder) -> Iterator[Server]:
+    options = ("--served-model-name", "thinking", "--max-num-seqs", "4", "--num-blocks", "40", "--max-restarts", "9")
+    with serving(str(folder), *options) as running:
+        yield running
 
 
-def check_llm(folder: Path, answers: list[tuple[str | None, str | None, str]]) -> None:
-    """Check that LLM gives the same messages."""
+@pytest.fixture(scope="module")
+def alone(server) -> list[tuple[str | None, str | None, str]]:
+    return [ask(server, number) for number in range(12)]
+
+
+def test_answers_after_reasoning_keep_their_form_alone_in_a_batch_and_through_a_kill(server, alone):
+    ended = [(reasoning, content) for reasoning, content, reason in alone if reason == "stop"]
+    assert len(ended) > 6
+    for _, content in ended:
+        assert jsonschema_rs.is_valid(SCHEMA, json.loads(content)), content
+    assert sum(reasoning is not None for reasoning, _ in ended) > 2
+    assert sum(reasoning is None for reasoning, _ in ended) > 0, "the first token of some is one of the form"
+    lengths = [num_tokens(server, reasoning or "") for reasoning, _, _ in alone]
+    assert max(lengths[::3]) == BUDGET < max(lengths)
+    for number in range(2):
+        reasoning, content, _ = alone[number]
+        assert streamed(server, number) == (reasoning or "", content or "")
+    with ThreadPoolExecutor(8) as clients:
+        together = [clients.submit(ask, server, number) for number in range(12)]
+        together[4].result(120)
+        server.children("workers")[0].send_signal(signal.SIGKILL)
+        assert [each.result(120) for each in together] == alone
+
+
+@pytest.mark.nightly  # frontend/offline/test_llm_chat.py has LLM's messages
+def test_llm_gives_the_same_messages(folder, alone):
     with LLM(str(folder), threads=1) as llm:
-        for number, (reasoning, content, reason) in enumerate(answers[:6]):
+        for number, (reasoning, content, reason) in enumerate(alone[:6]):
             body = request(number)
             del body["response_format"]
             messages, kwargs = body.pop("messages"), body.pop("chat_template_kwargs", None)
