@@ -14,8 +14,8 @@ from ..one_process import CLIENT, OneProcess
 from .workloads.random_workload import ModelChoice
 from .workloads.workload_models import Models
 
-PROMPT = [(7 * index * index + 3 * index) % 89 + 3 for index in range(1003)]
-NUM_SIBLINGS = 8
+PROMPT = [(7 * index * index + 3 * index) % 89 + 3 for index in range(507)]  # it ends within a block
+NUM_SIBLINGS = 4
 FAST = ("llama", "llama-int8-cache", "grouped", "latent", "states")
 NIGHTLY = ("llama-tp2", "mistral", "mamba2", "mamba", "falcon-h1", "qwen3-next", "granite4")
 

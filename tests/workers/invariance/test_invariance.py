@@ -211,10 +211,11 @@ def test_plain_torch_is_not_invariant(home, row_variant):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
-def test_other_rows_of_any_kind_change_no_bit(model, alone):
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.nightly)])
+def test_other_rows_of_any_kind_change_no_bit(model, alone, rounds):
     """Random steps: rows compute one or several tokens in random batches until all are complete."""
     generator = torch.Generator().manual_seed(4)
-    for round_number in range(2):
+    for round_number in range(rounds):
         loop = PagedLoop(model, num_blocks=80, seed=round_number)
         rows = [loop.row(random_tokens(PROMPT_TOKENS, seed)) for seed in range(6)]
         while unfinished := [row for row in rows if row.num_computed < PROMPT_TOKENS]:

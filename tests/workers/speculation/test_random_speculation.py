@@ -70,7 +70,7 @@ def play_all(workloads: Workloads, seeds) -> Counter[str]:
 
 
 def test_random_workloads_keep_their_bytes(workloads):
-    drafts = play_all(workloads, range(5))
+    drafts = play_all(workloads, range(1, 4))
     assert drafts["accepted"] > 10
     assert drafts["made"] > drafts["accepted"] + 10
 

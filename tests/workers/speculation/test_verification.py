@@ -72,7 +72,7 @@ def test_any_drafts_give_the_bytes_of_plain_decoding(demo):
 
 @pytest.mark.parametrize("form", SLICE)
 def test_any_model_keeps_its_bytes(load, form):
-    assert drafts_of(load(form), range(2))["accepted"] > 10
+    assert drafts_of(load(form), range(1))["accepted"] > 10
 
 
 def test_drafts_from_the_text_keep_its_bytes(demo):

@@ -7,7 +7,7 @@ from .test_random_workloads import load, run_slice, run_workload
 
 __all__ = ["load"]  # the fixture
 
-SLICE = (2, 5)
+SLICE = (551,)  # two ranks, both kinds of faults, and shared prefixes
 
 
 def test_a_slice_of_grouped_workloads_gives_each_request_the_same_bytes(load):

@@ -25,7 +25,9 @@ from ...ranks import SharedModel
 from .random_workload import MAX_MODEL_LEN, Workload, draw_workload
 from .workload_models import Models
 
-SLICE = (*range(7), 52, 55)  # 52: two threads share the attention of a long prompt; 55: four ranks, int8
+# Not 1 and 5, whose model is the demo model, as much work as all others; 52: two threads share the attention of a long
+# prompt; 55: four ranks, int8; 551: two ranks lose their state.
+SLICE = (0, 2, 3, 4, 6, 7, 52, 55, 551)
 NIGHTLY = range(1000)
 MAX_TICKS = 20_000
 ALONE = Config(
@@ -148,7 +150,7 @@ def test_a_slice_of_random_workloads_gives_each_request_the_same_bytes(load):
 
 @pytest.mark.long_in_software  # each seed draws its instruction set, the portable one among them
 def test_a_workload_with_steps_in_flight_gives_each_request_the_same_bytes(load):
-    total = sum((run_workload(load, seed, NotWaiting) for seed in (*range(8), 52)), Counter[str]())
+    total = sum((run_workload(load, seed, NotWaiting) for seed in SLICE[:-2]), Counter[str]())
     for event in ("cached tokens", "preemptions", "aborts", "restarts"):
         assert total[event], f"there were no {event}, so the slice shows nothing of them"
 

@@ -7,7 +7,7 @@ from .test_random_workloads import load, run_slice, run_workload
 
 __all__ = ["load"]  # the fixture
 
-SLICE = (2, 5)
+SLICE = (7, 551)  # 7: a request is aborted; 551: two ranks and a preemption
 
 
 def test_a_slice_of_workloads_with_states_gives_each_request_the_same_bytes(load):

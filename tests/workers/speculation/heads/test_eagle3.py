@@ -159,7 +159,7 @@ def test_on_two_ranks_right_drafts_change_no_byte(chain, two_ranks):
     target, head, _ = chain
     ranks = SharedModel(two_ranks, lambda group: loaded(target, None, group=group))
     drafter = drafter_for(ranks.of_rank[0], head, None, target_folder=target)
-    planner = played_alike(Bench(loaded(target, None)), 1, drafter, ranks=Bench(ranks), most_requests=3)
+    planner = played_alike(Bench(loaded(target, None)), 1, drafter, ranks=Bench(ranks), most_requests=2)
     assert planner.drafts["accepted"] > 0
 
 

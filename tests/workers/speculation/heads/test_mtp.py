@@ -172,7 +172,7 @@ def test_on_two_ranks_right_drafts_change_no_byte(family, chains, pool, two_rank
     folder = chains[family]
     ranks = SharedModel(two_ranks, lambda group: loaded(folder, None, group))
     drafter = drafter_for(ranks.of_rank[0], folder, None)
-    planner = played_alike(Bench(loaded(folder, None)), 1, drafter, ranks=Bench(ranks), most_requests=3)
+    planner = played_alike(Bench(loaded(folder, None)), 1, drafter, ranks=Bench(ranks), most_requests=2)
     assert planner.drafts["accepted"] > 0
 
 
