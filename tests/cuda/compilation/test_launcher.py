@@ -1,7 +1,6 @@
 """The loader without a device: compilation, loading, the arguments for CuPy, and refusals."""
 
 import ctypes
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,21 +220,3 @@ def test_a_user_without_a_home_folder_is_asked_for_a_cache_directory(monkeypatch
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     with pytest.raises(ConfigError, match="--cache-dir"):
         cubin_folder(ModelConfig())
-
-
-def test_serving_on_a_cpu_never_imports_cupy():
-    """The program runs a rank with its first steps, so later imports would be detected, too."""
-    program = """
-import sys
-from paged_serve.protocol.messages.config import Config, ModelConfig
-from paged_serve.workers.process import worker_process
-from paged_serve.workers.process.rank import DEMO_MODEL, Rank
-
-rank = Rank.load(Config(model=ModelConfig(device="cpu")), 0, sys.argv[1], lambda done, of: None)
-rank.ready()
-rank.create_kv_cache(64, lambda done, of: None)  # takes steps
-assert not [name for name in sys.modules if name.partition(".")[0] in ("cupy", "cupy_backends")]
-assert "paged_serve.workers.kernels.cuda" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", program, "/nowhere"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -64,8 +64,9 @@ def check(folder, architecture: str, values_of) -> int:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_an_odd_value_in_a_field_is_understood_or_refused(architecture, tmp_path):
+    """In a third of the fields, as readers of families share most of their code; nightly all have each value."""
     rng = random.Random(architecture)
-    assert check(tmp_path, architecture, lambda _: [rng.choice(ODD)]) > 0
+    assert check(tmp_path, architecture, lambda _: [rng.choice(ODD)] if rng.random() < 1 / 3 else []) > 0
 
 
 def refusal_of(folder, architecture: str, **changes) -> str:

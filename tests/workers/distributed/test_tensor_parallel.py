@@ -71,15 +71,15 @@ WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     *({"quantization": kind, "dtype": dtype} for kind in ("int8", "int4") for dtype in ("auto", "float16")),
 ]
-# A product has the same bits on each instruction set (test_isa_bits.py), so all ways on the best one and every third
-# way on another make the fast run.
+# A product has the same bits on each instruction set (test_isa_bits.py), so all ways on the best one and one or two
+# ways on another make the fast run.
 ISAS = cpu.runnable_isas()
 WAYS_OF_ISAS = [
     pytest.param(
         isa,
         way,
         id="-".join((isa, *way.values())),
-        marks=[pytest.mark.nightly] if place and (number - place - 1) % 3 else [],
+        marks=[pytest.mark.nightly] if place and (number - place - 1) % 6 else [],
     )
     for place, isa in enumerate(ISAS)
     for number, way in enumerate(WAYS)
@@ -95,7 +95,7 @@ def prompt_and_answer(model):
         row_hidden = loop.hidden([(row, count)])
         hidden.append(row_hidden.clone())
     logits = model.logits(hidden[-1]).clone()
-    for _ in range(4):
+    for _ in range(2):
         row.token_ids.append(int(logits[-1].argmax()))
         hidden.append(loop.hidden([(row, 1)]).clone())
         logits = torch.cat([logits, model.logits(hidden[-1])])
@@ -136,9 +136,11 @@ NIGHTLY = [
     *("nanochat", "youtu", "hy-v3", "lfm3"),
     *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]
-# One of the two numbers of ranks makes the fast run, in turn.
+# One of the two numbers of ranks makes the fast run: mostly two, as four take twice the time.
 NUMBERS_OF_RANKS = [
-    pytest.param(variant, size, marks=[] if variant in EARLY and size == (2, 4)[place % 2] else [pytest.mark.nightly])
+    pytest.param(
+        variant, size, marks=[] if variant in EARLY and size == (4, 2, 2)[place % 3] else [pytest.mark.nightly]
+    )
     for place, variant in enumerate(EARLY + NIGHTLY)
     for size in (2, 4)
 ]

@@ -19,7 +19,7 @@ from ..ranks import arithmetic_of_ranks, on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens
 from .models import dequantize_folder, write_model
 
-PROMPT = random_tokens(80)
+PROMPT = random_tokens(40)
 FORMATS = [pytest.param(Type[name], marks=[pytest.mark.nightly] * (name in GRIDS)) for name in PRODUCT_FORMATS]
 MOST_ERROR = 0.05  # of logits, relative: activations in int8 cost 0.5 % in each product
 

@@ -68,11 +68,11 @@ def logits(folder, **options):
 
 
 @pytest.mark.parametrize("variant", [*OFTEN, *(pytest.param(each, marks=pytest.mark.nightly) for each in SELDOM)])
-def test_logits_are_those_of_the_folder(variant, tmp_path):
+def test_logits_are_those_of_the_folder(variant, tmp_path, make_pool):
     folder = tmp_path / "folder"
     write_checkpoint(variant, folder, torch.bfloat16, FIELDS.get(variant))
-    made = make_folder(write_gguf(folder, tmp_path / "model.gguf"), tmp_path / "made")
-    assert torch.equal(logits(made), logits(folder))
+    made, pool = make_folder(write_gguf(folder, tmp_path / "model.gguf"), tmp_path / "made"), make_pool()
+    assert torch.equal(logits(made, pool=pool), logits(folder, pool=pool))
 
 
 @pytest.mark.parametrize("rows", [199, 180])  # of tokens with inputs of their own: all, or most

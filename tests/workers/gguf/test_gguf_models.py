@@ -18,7 +18,7 @@ from .models import MODELS, dequantize_folder, write_model
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 FLOATS = [name for name in MODELS if name != "wide"]
-PROMPT = random_tokens(80)
+PROMPT = random_tokens(56)
 OFTEN = [Type.Q4_0, Type.Q8_0, Type.Q4_K, Type.Q6_K]
 SELDOM = [Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q5_K]
 BLOCKS = [*OFTEN, *(pytest.param(kind, marks=pytest.mark.nightly) for kind in SELDOM)]

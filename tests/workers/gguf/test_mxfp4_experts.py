@@ -15,7 +15,7 @@ from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens
 from .models import write_model
 
-PROMPT = random_tokens(80)
+PROMPT = random_tokens(40)
 
 
 def logits(folder, chunk=1 << 30, **options):

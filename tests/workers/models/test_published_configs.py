@@ -19,8 +19,9 @@ from ..tiny_models.checkpoints import ours, random_tokens, randomise, reference_
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("published_configs.json").read_text())
 FAST = ("opt-125m", "gpt2", "smollm2-135m")
+WITH_ALL_TOKENS = "smollm2-135m"
 MARKED = [pytest.param(name, marks=() if name in FAST else pytest.mark.nightly) for name in CONFIGS]
-VOCABULARY = 16_384  # rows of the embedding in nightly tests, at most: one is like the other
+VOCABULARY = 16_384  # rows of the other embeddings, at most: one is like the other
 # Fields with a number of experts; more than 8 are alike.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 BOTH_KINDS: dict[str, dict[str, Any]] = {  # a recurrent layer and one with attention; or one with experts
@@ -68,7 +69,7 @@ WIDE = 5120  # models of this width and more have one layer, others two
 
 
 def cut(name: str) -> dict[str, Any]:
-    """The configuration with few layers and, if it is not one of FAST, few tokens."""
+    """The configuration with few layers and, but for one, few tokens."""
     config = CONFIGS[name]
     layers = next(field for field in ("n_layer", "n_layers", "num_layers", "num_hidden_layers") if field in config)
     config = config | {layers: 1 if config.get("hidden_size", 0) >= WIDE else 2}
@@ -81,7 +82,7 @@ def cut(name: str) -> dict[str, Any]:
     if "hybrid_override_pattern" in config:  # a layer of each kind
         kinds = "".join(dict.fromkeys(config["hybrid_override_pattern"]))
         config |= {"hybrid_override_pattern": kinds, layers: len(kinds)}
-    if name not in FAST:
+    if name != WITH_ALL_TOKENS:
         fields = ("vocab_size", "vocab_size_per_layer_input")
         config |= {field: min(VOCABULARY, config[field]) for field in fields if config.get(field)} | {
             "pad_token_id": None

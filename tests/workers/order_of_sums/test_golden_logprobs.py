@@ -16,7 +16,7 @@ CASES = [(order, name) for order, names in golden.RECORDED.items() for name in n
 # make the fast run.
 CASES_OF_ISAS = [
     pytest.param(
-        isa, case, id="-".join((isa, *case)), marks=[pytest.mark.nightly] if place and (number + place) % 4 else []
+        isa, case, id="-".join((isa, *case)), marks=[pytest.mark.nightly] if place and (number + place) % 8 else []
     )
     for place, isa in enumerate(cpu.runnable_isas())
     for number, case in enumerate(CASES)

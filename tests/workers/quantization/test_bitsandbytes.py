@@ -16,7 +16,7 @@ from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 from ..tiny_models.quantized_checkpoints import Format, edit, write_quantized
 
-PROMPT = random_tokens(40)
+PROMPT = random_tokens(24)
 BLOCK, NESTED_BLOCK = 64, 256
 
 

@@ -13,7 +13,7 @@ from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 from ..tiny_models.quantized_checkpoints import block_fp8, edit, unstack_experts, write_folder, write_quantized
 
-PROMPT = random_tokens(40)
+PROMPT = random_tokens(24)
 MODELS = {
     "qwen3-moe": "fp8-16",
     "deepseek-v3": "fp8-16",

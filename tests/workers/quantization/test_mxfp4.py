@@ -13,7 +13,7 @@ from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, reference
 
-PROMPT = random_tokens(40)
+PROMPT = random_tokens(24)
 
 
 def random(seed):

@@ -26,7 +26,7 @@ from ..tiny_models.quantized_checkpoints import (
     write_quantized,
 )
 
-PROMPT = random_tokens(60)
+PROMPT = random_tokens(40)
 
 
 @pytest.fixture(scope="module")

@@ -52,14 +52,20 @@ def test_every_context_length_can_be_warmed_up(make_runner, max_model_len):
     warm_up(make_runner(max_model_len).execute, max_model_len)
 
 
-def test_a_ranks_start_does_not_import_torch_compile(tmp_path):
+def test_a_ranks_start_on_a_cpu_imports_neither_torch_compile_nor_what_cuda_needs(tmp_path):
+    """The rank takes its first steps, so later imports would be detected, too."""
     code = """
 import sys
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
+from paged_serve.workers.process import worker_process
 from paged_serve.workers.process.rank import Rank
 config = Config(model=ModelConfig(model=sys.argv[1], device="cpu"), cache=CacheConfig(num_blocks=8))
-Rank.load(config, 0, "", lambda *_: None).create_kv_cache(8, lambda *_: None)
-print("torch._dynamo" in sys.modules)
+rank = Rank.load(config, 0, "", lambda *_: None)
+rank.ready()
+rank.create_kv_cache(8, lambda *_: None)
+unwanted = ("torch._dynamo", "cupy", "cupy_backends", "paged_serve.workers.kernels.cuda")
+print(*(name for name in unwanted if name in sys.modules), "end")
 """
     command = [sys.executable, "-c", code, str(write_tiny_model(tmp_path))]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1] == "False"
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found.splitlines()[-1] == "end"

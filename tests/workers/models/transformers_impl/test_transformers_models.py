@@ -43,14 +43,15 @@ def test_an_architecture_without_a_family_runs_through_transformers(tmp_path, ke
     assert is_of_transformers(ours(tmp_path, pool=kernels))
 
 
+@pytest.mark.parametrize("num_tokens", [80, pytest.param(256, marks=pytest.mark.nightly)])
 @some("Nemotron", "Apertus", "Ministral")
-def test_float32_logits_and_256_greedy_tokens_are_those_of_transformers(name, tmp_path, kernels):
+def test_float32_logits_and_greedy_tokens_are_those_of_transformers(name, num_tokens, tmp_path, kernels):
     model = write(name, tmp_path)
     expected = reference_logits(model, PROMPT)
     loop = loop_of(tmp_path, kernels)
     found = loop.prefill(loop.row(PROMPT), chunk=64)
     assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
-    tokens = loop.greedy(PROMPT[:70], 256, chunk=48)
+    tokens = loop.greedy(PROMPT[:70], num_tokens, chunk=48)
     assert reference_continues(model, PROMPT[:70], tokens)
     assert len(set(tokens)) > 7, "text that repeats itself proves little"
 
@@ -66,9 +67,10 @@ def test_a_model_that_is_native_too_has_equal_logits_and_tokens_both_ways(varian
         assert not is_of_transformers(native.model)
         assert is_of_transformers(theirs.model)
         for loop in (native, theirs):
-            found = loop.prefill(loop.row(random_tokens(150)), chunk=64)
-            assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
-    assert theirs.greedy(random_tokens(70), 256) == native.greedy(random_tokens(70), 256)
+            length, chunk = (40, 24) if pool is None else (150, 64)  # torch takes token by token
+            found = loop.prefill(loop.row(random_tokens(150)[:length]), chunk)
+            assert (found - expected[:length]).abs().max() < 1e-4 * expected.abs().max()
+    assert theirs.greedy(random_tokens(70), 80) == native.greedy(random_tokens(70), 80)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
