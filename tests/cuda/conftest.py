@@ -24,11 +24,18 @@ def executor_of(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Parametrize by executor and schedule; devices and CPU kernels have no schedules."""
+    """Parametrize by executor and schedule; devices and CPU kernels have no schedules.
+
+    Three of the five schedules have each order and both times of copies, and make the fast run.
+    """
     executor = executor_of(metafunc.config)
     more = [CPU_KERNELS] if metafunc.definition.get_closest_marker("cpu_kernels") and executor in (None, "cpu") else []
     if "scheduled" in metafunc.fixturenames:
         schedules = SCHEDULES if executor in (None, "emulator") else SCHEDULES[:1]
+        schedules = [
+            pytest.param(each, marks=pytest.mark.nightly) if place in (1, 3) else each
+            for place, each in enumerate(schedules)
+        ]
         metafunc.parametrize("scheduled", [*schedules, *more], indirect=True, ids=name_of)
     elif more:
         metafunc.parametrize("launcher", [SCHEDULES[0], *more], indirect=True, ids=name_of)

@@ -32,13 +32,13 @@ OPTIONS = (
     "64",
 )
 REQUESTS = [
-    {"prompt": "Once upon a time", "temperature": 0.0, "max_tokens": 6},
-    {"prompt": "Water boils", "temperature": 0.9, "seed": 3, "max_tokens": 5},
+    {"prompt": "Once upon a time", "temperature": 0.0, "max_tokens": 4},
+    {"prompt": "Water boils", "temperature": 0.9, "seed": 3, "max_tokens": 3},
     {
         "prompt": "The capital of France is Paris. The capital of Japan is",
         "temperature": 1.0,
         "seed": 5,
-        "max_tokens": 8,
+        "max_tokens": 5,
     },
 ]
 

@@ -62,6 +62,7 @@ def test_a_row_has_the_same_bits_among_any_rows_and_on_any_number_of_threads(cpu
                 assert torch.equal(part, whole[start : start + count]), (count, pool.num_threads)
 
 
+@pytest.mark.long_in_software
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_rows_too_long_to_be_widened_at_once_keep_their_bits(cpu_pools, dtype):
     """The rows take more than 32 MB as floats."""

@@ -76,6 +76,7 @@ def computes_some(pool, form, rows):
     return rows == 100 and not is_by_tiles
 
 
+@pytest.mark.long_in_software  # the tests above and below compare the portable sums
 @pytest.mark.parametrize("form", [*DTYPES, "int8", "fp8"], ids=str)
 @pytest.mark.parametrize("segments", [1, 4])
 @pytest.mark.parametrize("rows", [4, 100])
