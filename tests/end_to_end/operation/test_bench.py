@@ -4,11 +4,13 @@ import json
 import re
 import time
 import xml.etree.ElementTree
+from contextlib import nullcontext
 from operator import sub
 
 import pytest
 from click.testing import CliRunner
 
+from paged_serve import LLM
 from paged_serve.frontend.cli.main import cli
 
 LOAD = ["--num-prompts", "6", "--input-len", "4-40", "--output-len", "2-12", "--seed", "5"]
@@ -74,22 +76,45 @@ def test_refusals_are_reported_and_a_run_without_answers_fails(server):
     assert "FAILED 6 of 6, HTTP 400" in result.output
 
 
-def test_throughput_runs_the_same_load_offline(tmp_path):
+@pytest.fixture(scope="module")
+def llm():
+    with LLM(num_blocks=64, seed=5) as llm:
+        yield llm
+
+
+@pytest.fixture
+def started(llm, monkeypatch):
+    """The options of the engines that commands start; all are `llm`."""
+    found = []
+
+    def start(model, **options):
+        found.append({"model": model, **options})
+        return nullcontext(llm)
+
+    monkeypatch.setattr("paged_serve.frontend.bench.offline.LLM", start)
+    return found
+
+
+def test_throughput_runs_the_same_load_offline(started, tmp_path):
     text = bench("throughput", *LOAD, "--num-iters", "2", "--num-blocks", "64", "--json", str(tmp_path / "r.json"))
     report = json.loads((tmp_path / "r.json").read_text())
     first, second = report["result"]["runs"]
     assert f"first load: 6 requests, {first['prompt_tokens']} prompt and {first['output_tokens']} output tokens" in text
     assert first["prompt_tokens"] != second["prompt_tokens"]
     assert report["config"]["cache"]["num_blocks"] == 64
+    [options] = started
+    assert options.items() >= {"model": "", "num_blocks": 64, "seed": 5}.items()
 
 
-def test_latency_is_measured_batch_by_batch():
+def test_latency_is_measured_batch_by_batch(started):
     options = ["--batch-size", "2", "--output-len", "4", "--num-iters", "3", "--num-iters-warmup", "1"]
     text = bench("latency", *options, "--num-blocks", "64")
     batch, first, later = (list(map(float, row.replace(",", "").split()[-5:])) for row in text.splitlines()[3:6])
     for row in (batch, first, later):
         assert row[1] <= row[2] <= row[3] <= row[4]
     assert batch[4] >= first[1] > 0
+    [options] = started
+    assert options.items() >= {"model": "", "num_blocks": 64}.items()
 
 
 def test_startup_is_measured_process_by_process(tmp_path):

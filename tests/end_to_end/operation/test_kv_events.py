@@ -1,5 +1,6 @@
 """Events of the prefix cache of a real server, for a follower that outlives its processes."""
 
+import contextlib
 import importlib.util
 import time
 
@@ -16,6 +17,7 @@ def load_example():
     return module
 
 
+WORKER, CORE = "paged_serve.workers.process", "paged_serve.engine_core.process"
 Follower = load_example().Follower
 
 
@@ -47,17 +49,28 @@ def agree_on_tier(follower, endpoints, expected):
     raise AssertionError(f"{len(follower.index.in_tiers['STORAGE'])} blocks in the tier, {len(expected)} expected")
 
 
+@contextlib.contextmanager
+def reader_that_stops(endpoint):
+    """Sends requests of other forms, and never reads an answer."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(endpoint)
+        for frames in ([b""], [b"x" * 100_000], [b"", b"short"], [b"", bytes(8), b""], [b"", bytes(8)]):
+            socket.send_multipart(frames)
+        yield
+
+
 def test_a_follower_agrees_with_the_server_after_evictions_and_after_each_process_was_killed(short_folder):
     endpoints = [f"ipc://{short_folder}/events", f"ipc://{short_folder}/replay"]
     options = ["--kv-events-endpoint", endpoints[0], "--kv-events-replay-endpoint", endpoints[1]]
     limits = ["--num-blocks", "40", "--max-model-len", "512"]
-    with serving(*options, *limits) as server, Follower(*endpoints) as follower:
+    with serving(*options, *limits) as server, reader_that_stops(endpoints[1]), Follower(*endpoints) as follower:
         follower.replay()
         texts = [f"Story {index}: " + "once upon a time " * 12 for index in range(6)]
         answers = [complete(server, text) for text in texts]
         before = agree(follower, endpoints)
         assert 10 < len(before) <= 40
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+        for module in (WORKER, CORE):
             server.children(module)[0].kill()
             assert [complete(server, text) for text in texts] == answers
             assert agree(follower, endpoints) == before, "the same requests left other blocks"
@@ -75,7 +88,7 @@ def test_a_follower_knows_the_blocks_on_disk_after_a_kill_and_after_a_restart(sh
         found = agree(follower, endpoints)
         assert len(found) > 2
         agree_on_tier(follower, endpoints, found)
-        for module in ("paged_serve.workers.process", "paged_serve.engine_core.process"):
+        for module in (WORKER, CORE):
             server.children(module)[0].kill()
             status, _ = server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})  # waits for the new process
             assert status == 200
@@ -84,20 +97,6 @@ def test_a_follower_knows_the_blocks_on_disk_after_a_kill_and_after_a_restart(sh
         follower.replay()
         assert agree(follower, endpoints) == set()
         agree_on_tier(follower, endpoints, found)
-
-
-def test_requests_of_other_forms_and_readers_that_stop_disturb_no_replay(short_folder):
-    endpoints = [f"ipc://{short_folder}/events", f"ipc://{short_folder}/replay"]
-    options = ["--kv-events-endpoint", endpoints[0], "--kv-events-replay-endpoint", endpoints[1]]
-    with serving(*options) as server, zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger = 0
-        socket.connect(endpoints[1])
-        for frames in ([b""], [b"x" * 100_000], [b"", b"short"], [b"", bytes(8), b""], [b"", bytes(8)]):
-            socket.send_multipart(frames)
-        complete(server, "once upon a time " * 12)
-        with Follower(*endpoints) as follower:
-            follower.replay()
-            assert agree(follower, endpoints)
 
 
 def test_an_endpoint_that_cannot_be_bound_is_refused():
