@@ -97,7 +97,8 @@ def test_answers_are_those_without_drafts_while_processes_are_killed(server, mod
             assert complete_all(drafting, drafting.children(module)[0].kill) == expected
 
 
-@pytest.mark.parametrize("method", ["draft", "mtp"])
+# In the fast tests, workers/speculation/heads/test_mtp.py loads such heads, and compares bytes.
+@pytest.mark.parametrize("method", ["draft", pytest.param("mtp", marks=pytest.mark.nightly)])
 def test_a_server_drafts_with_the_model_of_its_command_line(server, method, tmp_path):
     """The model drafts for itself, or its head knows the text: drafts are right."""
     model = model_of("demo" if method == "draft" else "glm4-moe", tmp_path)
@@ -129,7 +130,7 @@ def logprobs_of(output):
     return [found[token].logprob for token, found in zip(output.token_ids, output.logprobs, strict=True)]
 
 
-# Fast tests of servers draft with ngram, draft and mtp.
+# Fast tests of servers draft with ngram and draft.
 @pytest.mark.parametrize("methods", [("suffix", "eagle3"), pytest.param(("ngram", "draft"), marks=pytest.mark.nightly)])
 def test_offline_answers_are_those_of_a_server_without_drafts(server, methods, tmp_path):
     temperatures = (0.0, 0.0, 0.7, 1.0)

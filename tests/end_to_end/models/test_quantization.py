@@ -30,11 +30,11 @@ def gptq_folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        # test_tensor_parallel.py compares the ranks of int8, test_quantized_checkpoints.py those of gptq.
+        # test_tensor_parallel.py compares the ranks of int8; test_quantized_checkpoints.py loads gptq, also on ranks.
         ("", {"quantization": "int8", "kv_cache_dtype": "int8"}),
         pytest.param("", {"quantization": "int8", "tensor_parallel_size": 2}, marks=pytest.mark.nightly),
         pytest.param("gptq", {"tensor_parallel_size": 2}, marks=pytest.mark.nightly),
-        ("gptq", {}),
+        pytest.param("gptq", {}, marks=pytest.mark.nightly),
         pytest.param("", {"quantization": "int8"}, marks=pytest.mark.nightly),
         pytest.param("", {"kv_cache_dtype": "int8"}, marks=pytest.mark.nightly),
     ],
