@@ -77,7 +77,7 @@ inline int32_t word_at(const void* p) {  // unaligned, because rows of odd lengt
 #include "isa/portable.h"
 #endif
 
-// Of the portable library on x86, which few processors need: what would be compiled again for speed alone is not.
+// Of the portable library, which few processors need: what would be compiled again for speed alone is not.
 constexpr bool IS_COMPACT = LANES == 4 && REGISTERS == 16;
 // Where gcc 12 needs other hints than on x86 to keep sums in registers.
 constexpr bool IS_NEON = LANES == 4 && REGISTERS == 32;
