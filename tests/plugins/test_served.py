@@ -5,6 +5,7 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Barrier
 
 import pytest
 
@@ -67,17 +68,27 @@ def test_processors_choose_the_tokens_of_their_own_request_alone(server):
     assert held[0].result() == tokens(server, seed=0, logits_processors=[EVERY_THIRD])
 
 
-def test_a_request_goes_on_with_the_same_tokens_after_its_worker_was_killed(server):
-    fields = {"seed": 1, "max_tokens": 400, "ignore_eos": True, "logits_processors": [EVERY_THIRD]}
-    undisturbed = tokens(server, **fields)
+def stream(server: ServerProcess, begun: Barrier, **fields) -> list[int]:
+    """The tokens of a stream that waits for others once it has begun."""
     with server.ask("POST", "/v1/completions", {**BODY, **fields, "stream": True}) as response:
         lines = iter(response)
         pieces = [next(lines) for _ in range(4)]
-        server.children()["worker"].send_signal(signal.SIGKILL)
+        begun.wait()
         pieces += lines
     events = [json.loads(line[6:]) for line in pieces if line.startswith(b"data: {")]
-    found = [token for event in events for choice in event["choices"] for token in choice["token_ids"] or ()]
-    assert found == undisturbed
+    return [token for event in events for choice in event["choices"] for token in choice["token_ids"] or ()]
+
+
+def test_requests_go_on_with_the_same_tokens_after_a_worker_of_two_was_killed(server):
+    long = {"max_tokens": 400, "ignore_eos": True}
+    asked = [{"seed": 1, **long, "logits_processors": [EVERY_THIRD]}, *({"seed": seed, **long} for seed in range(3))]
+    begun = Barrier(len(asked) + 1, timeout=60)
+    with ThreadPoolExecutor(len(asked)) as pool:
+        undisturbed = [*pool.map(lambda fields: tokens(server, **fields), asked)]
+        streams = [pool.submit(stream, server, begun, **fields) for fields in asked]
+        begun.wait()
+        server.children()["worker"].send_signal(signal.SIGKILL)
+        assert [each.result() for each in streams] == undisturbed
 
 
 @pytest.mark.parametrize(
@@ -159,7 +170,23 @@ def test_stat_loggers_have_seen_the_engine(server):
     server.wait_for_text("acme has seen tokens")
 
 
-def test_a_platform_computes(model, tmp_path_factory):
+def test_llm_has_the_same_and_a_platform_computes(model, monkeypatch):
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    params = SamplingParams(
+        max_tokens=16, seed=3, logits_processors=[LogitsProcessorParams("acme", {"step": 2}), "acme-faulty"]
+    )
+    with LLM(str(model), plugin="acme", platform="acme", threads=1) as llm:
+        assert llm.get_facts()["device"] == "acme"
+        with pytest.raises(InvalidRequest, match="acme-faulty, which is not loaded; this server has: acme"):
+            llm.generate("Once", params)
+        one = SamplingParams(max_tokens=16, seed=3, logits_processors=params.logits_processors[:1])
+        assert all(token % 2 == 0 for token in llm.generate("Once", one)[0].outputs[0].token_ids)
+
+
+# The banner's line is that of LLM's facts, and the command line's options are those of other plugins.
+@pytest.mark.nightly
+def test_a_platform_of_the_command_line_computes(model, tmp_path_factory):
     options = (str(model), "--plugin", "acme", "--platform", "acme", "--no-standby-workers")
     server = ServerProcess(tmp_path_factory.mktemp("p"), *options, import_path=PACKAGE)
     try:
@@ -168,19 +195,6 @@ def test_a_platform_computes(model, tmp_path_factory):
         assert "runs on        acme" in server.stderr()
     finally:
         server.close()
-
-
-def test_llm_has_the_same(model, monkeypatch):
-    monkeypatch.syspath_prepend(str(PACKAGE))
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
-    params = SamplingParams(
-        max_tokens=16, seed=3, logits_processors=[LogitsProcessorParams("acme", {"step": 2}), "acme-faulty"]
-    )
-    with LLM(str(model), plugin="acme", threads=1) as llm:
-        with pytest.raises(InvalidRequest, match="acme-faulty, which is not loaded; this server has: acme"):
-            llm.generate("Once", params)
-        one = SamplingParams(max_tokens=16, seed=3, logits_processors=params.logits_processors[:1])
-        assert all(token % 2 == 0 for token in llm.generate("Once", one)[0].outputs[0].token_ids)
 
 
 def test_processors_that_exclude_what_other_rules_allow_end_their_request(server):

@@ -152,8 +152,8 @@ def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte(server)
     check_workload(server, seed=1, count=16, num_kills=1)
 
 
-# In the fast tests, two crowded ranks are compared with one process in models/test_fp8.py, and a stream continues on
-# other ranks in recovery/test_resume_restart.py.
+# In the fast tests, ranks are compared with one process in workers/distributed/, and a stream continues on others in
+# recovery/test_resume_restart.py.
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -102,7 +102,7 @@ def check_form(number: int, text: str, reason: str) -> None:
         assert MATCHES[kind if kind < len(FORMS) else 0](text), (number, text)
 
 
-# Two ranks lose a worker in models/test_fp8.py.
+# Two ranks lose a worker in plugins/test_served.py.
 @pytest.mark.parametrize(("num_requests", "ranks"), [(14, "1"), pytest.param(1000, "2", marks=pytest.mark.nightly)])
 def test_outputs_have_their_form_and_the_bytes_that_they_have_alone(num_requests, ranks):
     """Few rows and a small cache cause preemption, ranks share a core, and a worker is killed."""

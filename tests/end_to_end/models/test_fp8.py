@@ -28,6 +28,9 @@ def check_fp8(home, form: str, changes, seed: int, count: int, num_kills: int, r
         crowded(small, questions, wanted, num_kills)
 
 
+# In the fast tests, workers/quantization/ has the values of codes, and workers/distributed/ the ranks of experts.
+# A crowded server loses its worker in answers/test_determinism.py, and one of two ranks in plugins/test_served.py.
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_experts_in_fp8_on_two_ranks_that_are_killed_give_the_bytes_of_floats_alone(tmp_path):
     check_fp8(tmp_path, "fp8-16", EXPERTS, seed=11, count=8, num_kills=1, ranks=2)
