@@ -29,7 +29,7 @@ OPTIONS = (
     "--max-num-seqs",
     "4",
     "--max-num-batched-tokens",
-    "64",
+    "32",
 )
 REQUESTS = [
     {"prompt": "Once upon a time", "temperature": 0.0, "max_tokens": 4},

@@ -35,15 +35,13 @@ def converted(folder: Path, tmp_path: Path, kind=None, **more) -> Path:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(name, DTYPES[i % 3]) for i, name in enumerate(FLOATS)])
-def test_logits_of_floats_are_those_of_the_folder(name, dtype, tmp_path, pools):
-    folder = write_model(name, tmp_path / "folder", dtype)
-    made = converted(folder, tmp_path)
-    for pool in pools:
-        model = ours(made, pool=pool)
-        assert model.dtype == dtype
-        assert not model.quantization
-        loop = PagedLoop(model)
-        assert torch.equal(loop.prefill(loop.row(PROMPT)), logits(folder, pool=pool))
+def test_logits_of_floats_are_those_of_the_folder(name, dtype, tmp_path, make_pool):
+    folder, pool = write_model(name, tmp_path / "folder", dtype), make_pool()
+    model = ours(converted(folder, tmp_path), pool=pool)
+    assert model.dtype == dtype
+    assert not model.quantization
+    loop = PagedLoop(model)
+    assert torch.equal(loop.prefill(loop.row(PROMPT)), logits(folder, pool=pool))
 
 
 @pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)

@@ -228,9 +228,8 @@ def test_other_rows_of_any_kind_change_no_bit(model, alone, rounds):
             work = [pair for pair, (kind, _) in zip(work, draw, strict=True) if kind < 0.8] or work
             work.sort(key=lambda pair: pair[1] > 1)
             starts = [(row, row.num_computed, count) for row, count in work]
-            logits = loop.step(work)
-            for row, start, count in starts:
-                found, logits = logits[:count], logits[count:]
+            parts = loop.step(work).split([count for _, count in work])
+            for (row, start, count), found in zip(starts, parts, strict=True):
                 assert torch.equal(found, alone[rows.index(row)][start : start + count])
 
 

@@ -167,7 +167,7 @@ def two_ranks(tmp_path_factory):
     ranks.close()
 
 
-@pytest.mark.parametrize("family", ["glm4-moe", "deepseek-v3", "qwen3-next"])
+@pytest.mark.parametrize("family", ["glm4-moe", pytest.param("deepseek-v3", marks=pytest.mark.nightly), "qwen3-next"])
 def test_on_two_ranks_right_drafts_change_no_byte(family, chains, pool, two_ranks):
     folder = chains[family]
     ranks = SharedModel(two_ranks, lambda group: loaded(folder, None, group))
