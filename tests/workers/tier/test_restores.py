@@ -63,7 +63,7 @@ def restore(serve, folder, num_restores, rng):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_restores", [200, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_restores", [500, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_restored_blocks_have_the_bytes_that_were_computed(num_restores, serve, tmp_path):
     counts = restore(serve, tmp_path / "tier", num_restores, random.Random(num_restores))
     print(dict(counts))
