@@ -58,10 +58,9 @@ class EngineProcess:
         )
         self._workers_socket = workers.socket
         self._events = EventSockets(child.context, child.config.kv_events) if child.config.kv_events.endpoint else None
-        event_sockets = [] if self._events is None else self._events.sockets
         self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
-        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets, *event_sockets):
+        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
@@ -187,6 +186,8 @@ class EngineProcess:
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))
         if self._events is not None and engine.kv_cache.events is not None:
             self._events.begin(engine.kv_cache.events)
+            for socket in self._events.sockets:  # before, a request that nobody reads would wake the loop forever
+                self._poller.register(socket, zmq.POLLIN)
         self._clients.open(engine, now)
         gc.collect()
         gc.freeze()  # objects that live now live until exit; later collections skip them

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
+from msgspec import structs
 
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.kv_events.messages import SEQUENCE_BYTES
 from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.config import KVEventsConfig
 from paged_serve.protocol.messages.engine_core import (
     CandidatesWithheld,
     CoreFailure,
@@ -233,7 +237,10 @@ def test_an_idle_core_is_small_and_sleeps(harness, ranks):
     status = Path(f"/proc/{harness.process.pid}/status").read_text()
     rss_mb = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
     assert rss_mb <= 60
+    assert cpu_s_of_three_heartbeats(harness) <= 0.1
 
+
+def cpu_s_of_three_heartbeats(harness):
     def cpu_s():
         fields = Path(f"/proc/{harness.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -241,4 +248,18 @@ def test_an_idle_core_is_small_and_sleeps(harness, ranks):
     before = cpu_s()
     for _ in range(3):
         harness.wait_for(control.Heartbeat)
-    assert cpu_s() - before <= 0.1
+    return cpu_s() - before
+
+
+def test_a_core_that_waits_for_workers_sleeps_although_a_follower_of_kv_events_waits_for_it(run_dir, ranks):
+    endpoints = [f"ipc://{run_dir}/{name}" for name in ("events", "replay")]
+    harness = EngineHarness(run_dir, structs.replace(config(), kv_events=KVEventsConfig(*endpoints)))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as follower:
+        follower.linger = 0
+        follower.connect(endpoints[1])
+        follower.send_multipart([b"", bytes(SEQUENCE_BYTES)])
+        harness.wait_for(control.Heartbeat)
+        assert cpu_s_of_three_heartbeats(harness) <= 0.1
+        start(harness, ranks)
+        assert follower.poll(60_000), "the replay was never answered"
+    harness.close()
