@@ -186,7 +186,7 @@ class EngineProcess:
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))
         if self._events is not None and engine.kv_cache.events is not None:
             self._events.begin(engine.kv_cache.events)
-            for socket in self._events.sockets:  # before, a request that nobody reads would wake the loop forever
+            for socket in self._events.sockets:  # before, an unread request would wake the loop forever
                 self._poller.register(socket, zmq.POLLIN)
         self._clients.open(engine, now)
         gc.collect()
