@@ -1,5 +1,6 @@
 """The real process over real sockets: handshakes, requests, refusals, and a clean end."""
 
+import contextlib
 import os
 import signal
 import time
@@ -253,8 +254,12 @@ def cpu_s_of_three_heartbeats(harness):
 
 def test_a_core_that_waits_for_workers_sleeps_although_a_follower_of_kv_events_waits_for_it(run_dir, ranks):
     endpoints = [f"ipc://{run_dir}/{name}" for name in ("events", "replay")]
-    harness = EngineHarness(run_dir, structs.replace(config(), kv_events=KVEventsConfig(*endpoints)))
-    with zmq.Context() as context, context.socket(zmq.DEALER) as follower:
+    settings = structs.replace(config(), kv_events=KVEventsConfig(*endpoints))
+    with (
+        contextlib.closing(EngineHarness(run_dir, settings)) as harness,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as follower,
+    ):
         follower.linger = 0
         follower.connect(endpoints[1])
         follower.send_multipart([b"", bytes(SEQUENCE_BYTES)])
@@ -262,4 +267,3 @@ def test_a_core_that_waits_for_workers_sleeps_although_a_follower_of_kv_events_w
         assert cpu_s_of_three_heartbeats(harness) <= 0.1
         start(harness, ranks)
         assert follower.poll(60_000), "the replay was never answered"
-    harness.close()

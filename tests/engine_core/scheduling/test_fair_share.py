@@ -93,7 +93,7 @@ def test_tenants_that_always_wait_get_shares_by_weight(seed):
 
 def test_a_tenant_that_needs_less_than_its_share_gets_all_that_it_needs():
     sources = (Source("greedy", 300, **SHORT), Source("modest", 2, **SHORT))
-    world = Overload(7, sources, max_num_seqs=8, max_model_len=128).run(20)
+    world = Overload(7, sources, max_num_seqs=8, max_model_len=128, checks=True).run(20)
     modest = [asked for asked in world.sent.values() if asked.source.tenant == "modest"]
     assert len(modest) > 30
     assert all(asked.rejected is None for asked in modest)

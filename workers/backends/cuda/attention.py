@@ -14,16 +14,16 @@ from ...kernels.cuda.latent.latent_attention import LatentWork
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
-Listed = tuple[AttentionMask, int, int]  # with the number of queries and of keys
+Kind = tuple[AttentionMask, int, int]  # of layers: their mask, query heads and KV heads
 MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a request without a free slot is not split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMetadata:
-    """The work of one step by attention mask and heads; the device lists it when a layer first needs it."""
+    """The work of one step by kind of layer; the device lists it when a layer first needs it."""
 
     view: CacheView
-    by_mask: dict[Listed, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
+    by_kind: dict[Kind, kernels.AttentionWork]  # shared by KV groups, as it does not use block tables
     latent: dict[AttentionMask, LatentWork] = field(default_factory=dict)  # of latent attention
 
 
@@ -41,23 +41,23 @@ class CudaPagedAttention:
         self._arch = arch
         self._multiprocessors = multiprocessors
         self._plans: dict[tuple[AttentionShape, int, int, int], kernels.AttentionWork] = {}
-        self._listed_for: dict[kernels.AttentionWork, object] = {}  # the `by_mask` that listed last
+        self._listed_for: dict[kernels.AttentionWork, object] = {}  # the `by_kind` that listed last
 
     def plan(self, views: Sequence[CacheView], num_heads: int) -> list[AttentionMetadata]:
-        by_mask: dict[Listed, kernels.AttentionWork] = {}
-        return [AttentionMetadata(view, by_mask) for view in views]
+        by_kind: dict[Kind, kernels.AttentionWork] = {}
+        return [AttentionMetadata(view, by_kind) for view in views]
 
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         view, keys = plan.view, plan.view.cache.keys[layer]
         tokens, heads, head_dim = query.shape
         kind = options.mask, heads, keys.shape[1]
         # The parts of an encoder's step may use the same memory in turn.
-        if kind not in plan.by_mask or self._listed_for[plan.by_mask[kind]] is not plan.by_mask:
-            plan.by_mask[kind] = self._listed(view, query, keys, options)
-            self._listed_for[plan.by_mask[kind]] = plan.by_mask
+        if kind not in plan.by_kind or self._listed_for[plan.by_kind[kind]] is not plan.by_kind:
+            plan.by_kind[kind] = self._listed(view, query, keys, options)
+            self._listed_for[plan.by_kind[kind]] = plan.by_kind
         return kernels.attention(
             self._launcher,
-            plan.by_mask[kind],
+            plan.by_kind[kind],
             query,
             view,
             layer,
