@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
+from paged_serve.workers.geometry.layer_options import AttentionOptions
 
 ACTIVATIONS = {
     "silu": torch.nn.functional.silu,

@@ -15,7 +15,7 @@ from torch.nn.functional import rms_norm as torch_rms_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
+from paged_serve.workers.geometry.layer_options import AttentionOptions
 from paged_serve.workers.kernels.cuda.attention import AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 from paged_serve.workers.kernels.cuda.elementwise import activate, rms_norm

@@ -13,11 +13,11 @@ from cuda_cases import BF16, Case, Setting, random
 from cuda_timing import Call, copies_of
 
 from paged_serve.workers.backends.cuda.backend import CudaBackend
-from paged_serve.workers.checkpoint.experts import Experts
-from paged_serve.workers.checkpoint.geometry import Activation
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
 from paged_serve.workers.checkpoint.stacked_experts import padded_outputs
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.geometry.experts import Experts
+from paged_serve.workers.geometry.layer_options import AttentionOptions
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cuda.latent.latent_attention import (
     LatentHeadsShape,
     LatentWork,

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS as FILE_FORMATS
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS
-from paged_serve.workers.checkpoint.geometry import Activation
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
 from paged_serve.workers.checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight
 from paged_serve.workers.distributed.huge_pages import allocate
+from paged_serve.workers.geometry.layer_options import AttentionOptions
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cpu.attention import attention
 from paged_serve.workers.kernels.cpu.elementwise import activate, normalise, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import QuantizedRows, gemm, quantize_rows

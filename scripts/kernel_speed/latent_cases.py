@@ -7,8 +7,8 @@ import torch
 from kernel_cases import Case, cold_copies
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions, Latent
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.geometry.layer_options import AttentionOptions, Latent
 from paged_serve.workers.kernels.cpu.latent.latent_attention import head_gemm, latent_attention
 from paged_serve.workers.kernels.cpu.library import Pool
 from paged_serve.workers.kernels.cpu.packing import pack_float

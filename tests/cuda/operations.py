@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.geometry import Activation
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
+from paged_serve.workers.geometry.layer_options import AttentionOptions
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cpu import attention as cpu_attention
 from paged_serve.workers.kernels.cpu import elementwise as cpu_elementwise
 from paged_serve.workers.kernels.cpu.library import Pool

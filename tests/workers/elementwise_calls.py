@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.geometry import Activation
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cpu.elementwise import activate, normalise
 from paged_serve.workers.kernels.cpu.library import Pool
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paged_serve.workers.batch.input_batch import InputBatch
-from paged_serve.workers.checkpoint.layer_options import AttentionMask
+from paged_serve.workers.geometry.layer_options import AttentionMask
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.decoder import Model

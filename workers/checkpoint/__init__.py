@@ -1,1 +1,1 @@
-"""Reads a model folder: config.json as a Geometry, safetensors as weights in canonical forms. See geometry.py first."""
+"""Reads a model folder: config.json, and tensors of safetensors and GGUF files as weights in canonical forms."""

@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
-from .geometry import Activation
-from .recurrent.multipliers import PartMultipliers
+from ..geometry.model_options import Activation
+from ..geometry.recurrent.multipliers import PartMultipliers
 from .text_part import read_fields
 
 MAX_SIZE = 1 << 24  # more than any model has

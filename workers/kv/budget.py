@@ -7,7 +7,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError, MemoryShortage
 from paged_serve.protocol.messages.config import Config
 
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 from .cache_layout import CacheLayout
 
 KEYS_MULTIPLE = 128  # tables of pairs of tokens have whole tiles of keys

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 from .kv_cache import bytes_per_token
 from .kv_groups import KVGroups
 from .state_places import STATE_ALIGNMENT, STATE_BLOCK, block_size_for, places_of

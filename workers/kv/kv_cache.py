@@ -8,8 +8,8 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import MemoryShortage
 
-from ..checkpoint.geometry import Geometry
 from ..distributed.huge_pages import allocate
+from ..geometry.geometry import Geometry
 from .block_copies import copy_blocks, whole_blocks
 from .draft_inputs import DraftInputs
 from .kv_groups import KVGroups

@@ -18,7 +18,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.loading.startup import MAX_KV_GROUPS, KVGroup
 
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 from .state_places import StatePlace
 
 STATE_WINDOW = 2  # tokens: a token needs its own state and that of the token before it

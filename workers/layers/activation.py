@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..checkpoint.geometry import Activation
+from ..geometry.model_options import Activation
 
 SQRT_HALF, GELU_SLOPE = 0.70710678, 0.79788456  # GELU_SLOPE: sqrt(2 / pi)
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: error below 1.5e-7

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..checkpoint.layer_options import AttentionOptions, Latent
 from ..checkpoint.weight_forms import Weight
+from ..geometry.layer_options import AttentionOptions, Latent
 from ..kv.cache_view import CacheView
 from .norm import RMSNorm
 

@@ -5,11 +5,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from ..checkpoint.experts import Experts
-from ..checkpoint.geometry import Activation
 from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
+from ..geometry.experts import Experts
+from ..geometry.model_options import Activation
 from ..sampling.passes import Passes
 from .adapters.ops import AdapterOps
 from .attention import AttentionBackend, LatentHeads, LatentLayer

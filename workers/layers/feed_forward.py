@@ -5,8 +5,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..checkpoint.geometry import Activation
 from ..checkpoint.weight_forms import Weight
+from ..geometry.model_options import Activation
 from .embedding import VocabularyEmbedding
 from .linear import Linear
 from .norm import Norm

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 from ..kv.kv_cache import KVCache
 from ..pooling.head import PoolingHead
 from .adapters.sites import Adapters

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..checkpoint.geometry import Activation
+from ..geometry.model_options import Activation
 from ..kv.cache_view import CacheView
 from .norm import Norm
 from .rotary import Rotary

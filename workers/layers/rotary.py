@@ -10,7 +10,7 @@ from torch import Tensor
 from .trigonometry import cosine_and_sine
 
 if TYPE_CHECKING:  # a type only: nothing to import at run time
-    from ..checkpoint.geometry import RopeScaling, Temperature
+    from ..geometry.rope_scaling import RopeScaling, Temperature
 
 POSITIONS_AT_ONCE = 2048  # a table grows by multiples of this
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checkpoint.layer_options import AttentionOptions
+from ..geometry.layer_options import AttentionOptions
 from ..layers.attention import AttentionBackend
 from ..layers.linear import Linear
 from ..layers.norm import Norm

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ..geometry.recurrent.gated_delta import GatedDeltaLayer
 from ..layers.linear import Linear
 from ..layers.recurrent.recurrences import Recurrences
 from ..layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checkpoint.recurrent.mamba1 import Mamba1Layer
+from ..geometry.recurrent.mamba1 import Mamba1Layer
 from ..layers.linear import Linear
 from ..layers.recurrent.recurrences import Recurrences, SelectiveScan
 from ..layers.recurrent.weights import CausalConv, Mamba1, PartNorms

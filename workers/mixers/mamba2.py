@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checkpoint.recurrent.mamba2 import Mamba2Layer
+from ..geometry.recurrent.mamba2 import Mamba2Layer
 from ..layers.linear import Linear
 from ..layers.recurrent.recurrences import Recurrences
 from ..layers.recurrent.weights import CausalConv, Mamba2

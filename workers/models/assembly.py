@@ -8,11 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..checkpoint.layer_options import AttentionOptions, distance_buckets
 from ..checkpoint.matrix_reader import MatrixPart
 from ..checkpoint.safetensors_files import check_names
 from ..checkpoint.weight_forms import Weight, with_outputs
 from ..distributed.allocator import release_freed_memory
+from ..geometry.layer_options import AttentionOptions, distance_buckets
 from ..layers.adapters.sites import SitePart
 from ..layers.attention import AttentionBackend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
@@ -48,7 +48,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         attention, ops = self._backend.attention(heads), self._backend.ops(heads)
         embedding, head = self._vocabulary()
         embedding_norm = self._norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
-        positions = self._positions() if geometry.learned_positions else None
+        positions = self._positions() if geometry.embeddings.has_learned_positions else None
         layer_inputs = self._layer_inputs(ops)
         layers = [self._layer(index, ops, attention) for index in range(geometry.num_layers)]
         final_norm = self._final_norm(layers)
@@ -103,7 +103,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         embedding = self._adapted_embedding(VocabularyEmbedding(table, self._group))
         head_name = names.embedding if is_tied else names.output_head
         (matrix,) = self._weights("head", lambda: [self._head_matrix(head_name)])
-        bias = self._head_bias(names.output_head.removesuffix(".weight")) if geometry.head_bias else None
+        bias = self._head_bias(names.output_head.removesuffix(".weight")) if geometry.biases.head else None
         return embedding, self._output_head(backend.head(matrix, bias))
 
     def _adapted_embedding(self, embedding: VocabularyEmbedding) -> VocabularyEmbedding:
@@ -192,9 +192,10 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         if geometry.value_dim is not None:
             factors = torch.full((geometry.value_dim,), geometry.value_scale, device=self._device)
             return NarrowValues(attention, geometry.head_dim, factors)
-        return self._gated_attention(index, attention) if geometry.has_gated_attention else attention
+        return self._gated_attention(index, attention) if geometry.attention_gate else attention
 
     def _attention(self, index: int, ops: Ops, backend: AttentionBackend) -> Attention:
+        norm = self._geometry.qk_norm
         query_norm, key_norm = self._head_norms(index)
         return Attention(
             layer=index,
@@ -205,7 +206,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
             options=self._attention_options(index),
             ops=ops,
             backend=backend,
-            query_factors=self._query_factors(index) if self._geometry.weighs_rotated_heads else None,
+            query_factors=self._query_factors(index) if norm and norm.weighs_rotated_heads else None,
         )
 
     def _shared_attention(self, index: int, ops: Ops, backend: AttentionBackend) -> SharedAttention:
@@ -218,7 +219,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         query = Rows(names.query.format(index), geometry.num_heads * geometry.head_dim, span)
         return SharedAttention(
             layer=index,
-            query=self._column_parallel([query], geometry.hidden_size, geometry.qkv_bias),
+            query=self._column_parallel([query], geometry.hidden_size, geometry.biases.qkv),
             query_norm=self._head_norms(index)[0],
             output=self._attention_output(index),
             options=self._attention_options(index),
@@ -229,7 +230,7 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
     def _attention_output(self, index: int) -> Linear:
         geometry, name = self._geometry.of_layer(index), self._names.output.format(index)
         inputs = geometry.num_heads * (geometry.value_dim or geometry.head_dim)
-        return self._row_parallel(name, geometry.hidden_size, inputs, geometry.output_bias)
+        return self._row_parallel(name, geometry.hidden_size, inputs, geometry.biases.output)
 
     def _query_key_value(self, index: int, ops: Ops) -> Linear:
         geometry, names, group = self._geometry.of_layer(index), self._names, self._group
@@ -239,12 +240,12 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         rows = query_key_value_rows(
             each, geometry, queries, keys, index, are_grouped=names.are_grouped, num_parts=names.num_parts
         )
-        if geometry.has_gated_attention and not names.attention_gate:
+        if geometry.attention_gate and not names.attention_gate:
             rows[0] = without_gates(rows[0], geometry.head_dim)
-        product = self._column_parallel(rows, geometry.hidden_size, geometry.qkv_bias)
+        product = self._column_parallel(rows, geometry.hidden_size, geometry.biases.qkv)
         if geometry.clip_qkv is not None:
             product = ClippedLinear(product, ops, geometry.clip_qkv)
-        if geometry.whole_qk_norm:
+        if geometry.qk_norm and geometry.qk_norm.spans == "all_heads":
             totals = [count * geometry.head_dim for count in (geometry.num_heads, geometry.num_kv_heads)]
             named = zip((names.query_norm, names.key_norm), totals, strict=True)
             norms = [self._whole_norm(name.format(index), total) for name, total in named]
@@ -258,11 +259,11 @@ class Assembly(LatentReader, ParallelMixerReader, LayerInputReader):
         if geometry.slopes:
             slopes = torch.tensor(geometry.slopes[here], device=self._device)
         window, both_ways = geometry.sliding_windows[index], geometry.is_bidirectional
-        if names.sinks and (window or names.has_sinks_beyond_windows):
+        if names.sinks and (window or geometry.has_sinks_beyond_windows):
             sinks = self._vector(names.sinks.format(index), geometry.num_heads)[here].float()
         chunk = geometry.attention_chunks[index] if geometry.attention_chunks else 0
         bias = self._relative_bias
-        return AttentionOptions(geometry.scale, window, geometry.scores_cap, slopes, both_ways, chunk, sinks, bias)
+        return AttentionOptions(geometry.scale, window, geometry.caps.scores, slopes, both_ways, chunk, sinks, bias)
 
     @cached_property
     def _relative_bias(self) -> Tensor | None:

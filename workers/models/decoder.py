@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch.input_batch import InputBatch
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 from ..kv.cache_view import CacheView
 from ..kv.kv_cache import KVCache
 from ..layers.adapters.sites import Adapters
@@ -157,4 +157,4 @@ class Model:
         """[n, hidden] -> [n, vocab] float32, on every rank; in `out` if it is given, else valid until the next call."""
         assert self.output_head is not None, "the model only returns vectors"
         logits = self.output_head(hidden, out)
-        return self.ops.cap(logits, self.geometry.logits_cap) if self.geometry.logits_cap else logits
+        return self.ops.cap(logits, cap) if (cap := self.geometry.caps.logits) else logits

@@ -12,17 +12,17 @@ from paged_serve.protocol.messages.config import LoraConfig, ModelConfig
 from ..backends.cpu.backend import CpuBackend
 from ..backends.torch.backend import SingleRowsBackend, TorchBackend
 from ..checkpoint.conversion import NotFiniteError, find_not_finite
-from ..checkpoint.geometry import Geometry
 from ..checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ..checkpoint.hf_config import read_architectures
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.text_part import has_other_parts
 from ..distributed.tensor_parallel import TensorParallelGroup
+from ..geometry.geometry import Geometry
 from ..kernels.cpu.library import Pool
 from ..layers.adapters.sites import Adapters
 from ..layers.backend import Backend, PackingBackend
 from ..layers.model import Model
-from ..pooling.head import PoolingHead, label_layers, pooling_head
+from ..pooling.head import PoolingHead
 from ..pooling.spec import Kind, read_spec
 from ..quantization.source import matrix_source
 from .altup.assembly import AltUpAssembly
@@ -35,6 +35,7 @@ from .packed_weights.records import key_of
 from .post_norm_decoder import PostNormAssembly
 from .readers.expert_checks import check_experts
 from .readers.latent_checks import check_latent
+from .readers.pooling_reader import label_layers, pooling_head
 from .registry import read_geometry
 from .transformers_impl.choice import is_for_transformers, refusals_named
 

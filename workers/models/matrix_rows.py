@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checkpoint.geometry import Geometry
+from ..geometry.geometry import Geometry
 
 Span = tuple[int, int]  # rows [start, stop)
 

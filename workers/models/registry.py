@@ -11,8 +11,6 @@ from msgspec.structs import replace as replace_struct
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.plugins import PluginKind, load_plugins
 
-from ..checkpoint.experts import Experts
-from ..checkpoint.geometry import Activation, Geometry, Head, RopeScaling
 from ..checkpoint.hf_config import (
     HFConfig,
     activation_of,
@@ -20,10 +18,14 @@ from ..checkpoint.hf_config import (
     read_architectures,
     read_hf_config,
 )
+from ..geometry.experts import Experts
+from ..geometry.geometry import Geometry, Head
+from ..geometry.model_options import Activation, Embeddings
+from ..geometry.rope_scaling import RopeScaling
 from ..pooling.spec import max_seq_length
 from .catalogue import FAMILIES
 from .end_tokens import eos_token_ids
-from .families.family import SLIDING, Family, full_attention, none_in_any_layer
+from .families.family import SLIDING, Family, full_attention, no_ropes, none_in_any_layer
 
 
 def families_with(plugins: tuple[str, ...]) -> tuple[Family, ...]:
@@ -111,9 +113,8 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
     num_kv_heads, head_dim = _kv_heads(family, config)
     _check_layers(family, config)
     windows = family.sliding_windows(config)
-    has_learned_positions = bool(family.weight_names.positions)
-    ropes = (RopeScaling("none"),) * len(windows) if has_learned_positions else family.ropes(config)
-    biases = family.biases(config)
+    embeddings = _embeddings(family, config)
+    ropes = no_ropes(config) if embeddings.has_learned_positions else family.ropes(config)
     return Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
@@ -129,16 +130,23 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
         ropes=tuple(_for_length(rope, max_model_len or config.max_position_embeddings) for rope in ropes),
         interleaved=family.interleaved,
         multipliers=family.multipliers(config, dtype),
-        learned_positions=has_learned_positions,
+        embeddings=embeddings,
         max_position_embeddings=config.max_position_embeddings,
         sliding_windows=windows,
         tie_word_embeddings=config.tie_word_embeddings,
-        qkv_bias=biases.qkv,
-        output_bias=biases.output,
-        mlp_bias=biases.mlp,
-        down_bias=biases.down,
-        head_bias=biases.head,
+        biases=family.biases(config),
+        caps=family.caps(config),
         dtype=dtype,
+    )
+
+
+def _embeddings(family: Family, config: HFConfig) -> Embeddings:
+    names = family.weight_names
+    return Embeddings(
+        has_learned_positions=bool(names.positions),
+        num_token_types=config.type_vocab_size if names.token_types else 0,
+        num_task_types=config.task_type_vocab_size if names.task_types else 0,
+        projected_size=(config.word_embed_proj_dim or 0) if names.project_in else 0,
     )
 
 
@@ -165,7 +173,6 @@ def _kv_heads(family: Family, config: HFConfig) -> tuple[int, int]:
 def _with_kind_of_attention(family: Family, config: HFConfig, geometry: Geometry) -> Geometry:
     return replace(
         geometry,
-        scores_cap=family.caps(config).scores,
         slopes=family.slopes(config) if family.slopes else (),
         relative_positions=family.relative_positions,
         disentangled=family.disentangled(config),
@@ -173,12 +180,8 @@ def _with_kind_of_attention(family: Family, config: HFConfig, geometry: Geometry
         reaches=family.reaches(config),
         clip_qkv=config.clip_qkv,
         qk_norm=family.qk_norm,
-        whole_qk_norm=family.whole_qk_norm,
-        qk_norm_kind=family.qk_norm_kind,
-        qk_norm_per_head=family.qk_norm_per_head,
-        weighs_rotated_heads=family.weighs_rotated_heads,
         latent=family.latent(config),
-        has_gated_attention=family.has_gated_attention,
+        attention_gate=family.attention_gate,
         is_bidirectional=family.is_bidirectional,
     )
 
@@ -192,10 +195,6 @@ def _with_kinds_of_layers(family: Family, config: HFConfig, geometry: Geometry) 
         recurrent=family.recurrent(config),
         is_beside_attention=family.is_beside_attention,
         lone_parts=family.lone_parts(config),
-        logits_cap=family.caps(config).logits,
-        projected_size=(config.word_embed_proj_dim or 0) if family.weight_names.project_in else 0,
-        num_task_types=config.task_type_vocab_size if family.weight_names.task_types else 0,
-        num_token_types=config.type_vocab_size if family.weight_names.token_types else 0,
     )
 
 

@@ -12,7 +12,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 from paged_serve.protocol.messages.pooling_params import Task
 
-from ..checkpoint.geometry import Head
+from ..geometry.geometry import Head
 
 Kind = Literal["last", "mean", "cls"]  # pools the hidden state of the last token, of all tokens, or of the first
 LabelPooling = Literal["last", "mean", "cls", "late"]  # late: each token has scores, and they are averaged

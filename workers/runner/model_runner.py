@@ -182,7 +182,7 @@ class ModelRunner:
         """Compute `_forward` for a step with chunks."""
         step = self._device_rows.stage(arrays, len(arrays.rows))
         batch = self._device_rows.batch(step, arrays.longest)
-        if self._model.geometry.num_token_types > 1:
+        if self._model.geometry.embeddings.num_token_types > 1:
             types = torch.from_numpy(self._pooling.token_types(chunks, arrays.positions))
             batch = replace(batch, token_types=types.to(self._model.device))
         if not self._returns_all_tokens(chunks, arrays):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.layer_options import AttentionMask, AttentionOptions, alibi_slopes
+from paged_serve.workers.geometry.layer_options import AttentionMask, AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cuda.attention import DECODE_ROWS, SPLIT_KEYS, AttentionWork, attention, plan
 from paged_serve.workers.kernels.cuda.attention_kernels import AttentionShape
 

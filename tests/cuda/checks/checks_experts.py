@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from paged_serve.workers.checkpoint.experts import Experts
-from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.geometry.experts import Experts
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cuda.elementwise import activate
 from paged_serve.workers.kernels.cuda.experts.combining import (
     clamped_gate,

@@ -2,8 +2,8 @@
 
 import torch
 
-from paged_serve.workers.checkpoint.layer_options import Latent
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.geometry.layer_options import Latent
 from paged_serve.workers.kernels.cuda.experts.products import LARGE, SMALL, head_product
 from paged_serve.workers.kernels.cuda.latent.latent_attention import LatentHeadsShape
 from paged_serve.workers.kernels.cuda.latent.rows import cache_latents, rotate_heads

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paged_serve.workers.checkpoint.experts import Experts
+from paged_serve.workers.geometry.experts import Experts
 from paged_serve.workers.kernels.cuda.experts import products
 from paged_serve.workers.kernels.cuda.experts.routing import place_experts
 

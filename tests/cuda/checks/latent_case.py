@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
+from paged_serve.workers.geometry.layer_options import AttentionOptions
 from paged_serve.workers.kernels.cuda.latent.latent_attention import (
     SHAPES,
     SPLIT_TOKENS,

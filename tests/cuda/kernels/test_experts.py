@@ -9,11 +9,11 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.backend import CudaBackend
 from paged_serve.workers.backends.cuda.experts import CudaExperts
 from paged_serve.workers.backends.torch.backend import TorchBackend
-from paged_serve.workers.checkpoint.experts import Experts
-from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
 from paged_serve.workers.checkpoint.weight_forms import Fp8Weight
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.geometry.experts import Experts
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.layers.feed_forward import ExpertWeights
 
 from ...workers.ranks import on_ranks

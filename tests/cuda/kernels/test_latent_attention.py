@@ -5,7 +5,7 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.latent import check_latent_sizes
-from paged_serve.workers.checkpoint.layer_options import Latent
+from paged_serve.workers.geometry.layer_options import Latent
 from paged_serve.workers.kernels.cuda.latent.latent_attention import SHAPES, LatentHeadsShape, shape_for
 
 from ..checks.checks_latent import BF16, FP16, ODD, USUAL, check_cached_latents, check_latent, check_rotated_heads

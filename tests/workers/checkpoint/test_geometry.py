@@ -7,7 +7,8 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError, MemoryShortage
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, SchedulerConfig
-from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling, Temperature
+from paged_serve.workers.geometry.model_options import Activation
+from paged_serve.workers.geometry.rope_scaling import RopeScaling, Temperature
 from paged_serve.workers.kv.budget import blocks_that_fit, host_budget, max_model_len
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry
@@ -61,7 +62,7 @@ def test_the_field_names_of_gpt2_are_understood(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
     found = read_geometry(tmp_path)[1]
     assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 2, 8)
-    assert (found.max_position_embeddings, found.norm, found.learned_positions) == (128, "layer", True)
+    assert (found.max_position_embeddings, found.norm, found.embeddings.has_learned_positions) == (128, "layer", True)
     assert found.activation == Activation("gelu_tanh", is_gated=False)
     assert found.tie_word_embeddings
 
@@ -72,14 +73,14 @@ def test_llama_4_sees_attention_chunks_in_layers_that_rotate(tmp_path):
     assert found.attention_chunks == (64, 64, 64, 0, 64)
     assert [rope.kind for rope in found.ropes] == ["default"] * 3 + ["none", "default"]
     assert [rope.temperature for rope in found.ropes] == [None] * 3 + [Temperature(0.2, 128), None]
-    assert [found.has_qk_norm(layer) for layer in range(5)] == [True] * 3 + [False, True]
+    assert [found.head_norm(layer) for layer in range(5)] == ["plain_rms"] * 3 + [None, "plain_rms"]
     assert found.intermediate_size == 96
     named = {"layer_types": ["full_attention"] * 4 + ["chunked_attention"], "no_rope_layers": [1, 0, 1, 1, 1]}
     found = geometry(tmp_path, **LLAMA4 | layers | named | {"use_qk_norm": False, "attn_temperature_tuning": False})
     assert found.attention_chunks == (0, 0, 0, 0, 64)
     assert [rope.kind for rope in found.ropes] == ["default", "none", "default", "default", "default"]
     assert {rope.temperature for rope in found.ropes} == {None}
-    assert not found.has_qk_norm(0)
+    assert found.head_norm(0) is None
 
 
 def test_the_field_names_of_bloom_are_understood(tmp_path):
@@ -100,15 +101,15 @@ def test_the_field_names_of_bloom_are_understood(tmp_path):
 def test_gemma2_caps_scores_and_logits_and_every_other_layer_has_a_window(tmp_path):
     gemma2 = {"architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 3, "query_pre_attn_scalar": 144}
     found = geometry(tmp_path, **gemma2)
-    assert (found.scores_cap, found.logits_cap, found.scale) == (50.0, 30.0, 1 / 12)
+    assert (found.caps.scores, found.caps.logits, found.scale) == (50.0, 30.0, 1 / 12)
     assert found.sliding_windows == (4096, 0, 4096)
     assert found.activation == Activation("gelu_tanh")
     caps = {"attn_logit_softcapping": None, "final_logit_softcapping": 9.0, "sliding_window": 7}
     found = geometry(tmp_path, **gemma2, **caps)
-    assert (found.scores_cap, found.logits_cap, found.sliding_windows) == (0.0, 9.0, (7, 0, 7))
+    assert (found.caps.scores, found.caps.logits, found.sliding_windows) == (0.0, 9.0, (7, 0, 7))
     with pytest.raises(ConfigError, match="attn_logit_softcapping"):
         geometry(tmp_path, **gemma2, attn_logit_softcapping=-1.0)
-    assert geometry(tmp_path, attn_logit_softcapping=5.0).scores_cap == 0.0, "Llama has no cap"
+    assert geometry(tmp_path, attn_logit_softcapping=5.0).caps.scores == 0.0, "Llama has no cap"
 
 
 def test_windows_and_ropes_of_gemma3_depend_on_the_kind_of_layer(tmp_path):
@@ -203,7 +204,7 @@ def test_gemma_3n_has_the_layers_of_e4b_where_config_json_says_nothing(tmp_path)
     cuts = [None if cut is None else round(cut, 4) for cut in found.gate_cuts]
     assert cuts == [1.6449] * 10 + [None] * 25
     assert [rope.theta for rope in found.ropes[3:5]] == [1e4, 1e6]
-    assert (found.head_dim, found.logits_cap, found.scale) == (256, 30.0, 1.0)
+    assert (found.head_dim, found.caps.logits, found.scale) == (256, 30.0, 1.0)
 
 
 def test_windows_follow_the_rule_of_each_family(tmp_path):

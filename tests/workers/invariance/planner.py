@@ -14,7 +14,7 @@ from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, NewRow, SchedulerOutput
-from paged_serve.workers.checkpoint.layer_options import AttentionMask
+from paged_serve.workers.geometry.layer_options import AttentionMask
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 GIVEN_BACK = -1  # replaces a block behind a window

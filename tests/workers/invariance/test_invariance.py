@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paged_serve.workers.backends.cpu.backend import CpuBackend
 from paged_serve.workers.backends.torch.backend import SingleRowsBackend, TorchBackend
-from paged_serve.workers.checkpoint.geometry import Activation
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.layers.activation import activated, capped
 from paged_serve.workers.layers.norm import RMSNorm
 from paged_serve.workers.layers.rotary import rotate

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
+from paged_serve.workers.geometry.model_options import Activation
+from paged_serve.workers.geometry.rope_scaling import RopeScaling
 from paged_serve.workers.kernels.cpu.attention import cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from paged_serve.workers.layers.activation import activated

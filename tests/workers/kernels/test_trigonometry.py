@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.geometry.rope_scaling import RopeScaling
 from paged_serve.workers.layers.rotary import Rotary
 from paged_serve.workers.layers.trigonometry import cosine_and_sine
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.torch.backend import TorchBackend
-from paged_serve.workers.checkpoint.layer_options import AttentionMask
+from paged_serve.workers.geometry.layer_options import AttentionMask
 
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks

@@ -14,8 +14,8 @@ from paged_serve.protocol.messages.loading.startup import KVGroup
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import NewRow, SchedulerOutput
-from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
+from paged_serve.workers.geometry.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.kv.budget import blocks_that_fit
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache

@@ -6,7 +6,7 @@ import torch
 from paged_serve.workers.backends.torch.attention import TorchOracle
 from paged_serve.workers.backends.torch.attention_tiles import BATCH_WORK, TILE_KEYS, tile_batches
 from paged_serve.workers.backends.torch.single_tokens import SingleTokenAttention
-from paged_serve.workers.checkpoint.layer_options import (
+from paged_serve.workers.geometry.layer_options import (
     AttentionMask,
     AttentionOptions,
     alibi_slopes,

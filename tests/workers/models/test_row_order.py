@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paged_serve.workers.checkpoint.geometry import RopeScaling
+from paged_serve.workers.geometry.rope_scaling import RopeScaling
 from paged_serve.workers.layers.rotary import Rotary, rotate
 from paged_serve.workers.models import registry
 from paged_serve.workers.models.families.qwen3 import QWEN3

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_serve.workers.checkpoint.geometry import Activation, RopeScaling
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight, Weight
+from paged_serve.workers.geometry.layer_options import AttentionOptions, alibi_slopes
+from paged_serve.workers.geometry.model_options import Activation
+from paged_serve.workers.geometry.rope_scaling import RopeScaling
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import activate, cap_logits, clip, rotate_and_cache

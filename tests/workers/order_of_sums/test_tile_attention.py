@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions
+from paged_serve.workers.geometry.layer_options import AttentionOptions
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention
 

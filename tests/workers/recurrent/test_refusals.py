@@ -7,7 +7,7 @@ import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.recurrences import check_recurrent
-from paged_serve.workers.checkpoint.recurrent.short_convolution import ShortConvolution
+from paged_serve.workers.geometry.recurrent.short_convolution import ShortConvolution
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.registry import read_geometry

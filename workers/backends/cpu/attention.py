@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
 from ...kernels.cpu.attention import HEAD_MULTIPLE, attention
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.library import Pool

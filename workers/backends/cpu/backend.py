@@ -8,11 +8,11 @@ from torch import Tensor
 from paged_serve.protocol.errors import ConfigError
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Activation
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.experts import Experts
+from ...geometry.model_options import Activation
 from ...kernels.cpu.attention import MAX_HEAD_DIM
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.gemm import ROW_DTYPES

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.elementwise import activate, cap_logits, clip, normalise, rotate_and_cache
 from ...kernels.cpu.library import Pool

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.elementwise import activate, normalise
 from ...kernels.cpu.experts.weighted_rows import Places, mix_rows, scale_rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionMask, AttentionOptions
+from ...geometry.layer_options import AttentionMask, AttentionOptions
 from ...kernels.cuda import attention as kernels
 from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher

@@ -5,11 +5,12 @@ from torch import Tensor
 
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Activation, Geometry
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import Activation
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps

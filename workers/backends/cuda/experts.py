@@ -8,11 +8,11 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import NUM_SHARES, Experts
-from ...checkpoint.geometry import Activation
 from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.experts import NUM_SHARES, Experts
+from ...geometry.model_options import Activation
 from ...kernels.cuda.elementwise import activate, activation_kernel
 from ...kernels.cuda.experts.combining import (
     Sums,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from ...checkpoint.geometry import Geometry
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import RMS_NORMS
 from ...kernels.cuda import attention_kernels, sampling
 from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
 from ...kernels.cuda.kernel import Kernel
@@ -27,8 +28,9 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     """The kernels of `model` (with a KV cache of dtype `cached` and blocks of `block_size` tokens) and its sampler."""
     backend, geometry, dtype = model.backend, model.geometry, model.dtype
     assert isinstance(backend, CudaBackend), backend
-    norm_kernel = rms_norm_kernel if geometry.norm in ("rms", "rms_less_1", "plain_rms") else layer_norm_kernel
-    whole_norms = (geometry.num_heads, geometry.num_kv_heads) if geometry.whole_qk_norm else ()
+    norm_kernel = rms_norm_kernel if geometry.norm in RMS_NORMS else layer_norm_kernel
+    norms_of_all_heads = geometry.qk_norm and geometry.qk_norm.spans == "all_heads"
+    whole_norms = (geometry.num_heads, geometry.num_kv_heads) if norms_of_all_heads else ()
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         norm_kernel(dtype, geometry.position_size),  # of embeddings that are projected
@@ -36,7 +38,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         *([_activation(model)] if _has_dense(geometry) else []),
         *(_attention(model, cached, block_size) if geometry.has_heads else []),
         *recurrent_kernels(geometry),
-        *([cap_kernel()] if geometry.logits_cap else []),
+        *([cap_kernel()] if geometry.caps.logits else []),
         *backend.kernels_of_products,
         *(lora_kernels(dtype) if model.adapters else []),
         *sampling.production_kernels(),
@@ -76,8 +78,8 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
         for count in counts
         for kind in dict.fromkeys(kinds)
     ]
-    kind = geometry.qk_norm_kind or geometry.norm
-    is_centred = geometry.qk_norm and kind not in ("rms", "rms_less_1", "plain_rms")
+    norms = {geometry.head_norm(layer) for layer in range(geometry.num_layers)} - {None}
+    is_centred = not norms.issubset(RMS_NORMS)
     return [
         *(
             rotate_and_cache_kernel(dtype, cached, geometry.head_dim, *count, block_size, is_centred)

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Geometry
-from ...checkpoint.layer_options import Latent
 from ...checkpoint.weight_forms import Weight
+from ...geometry.geometry import Geometry
+from ...geometry.layer_options import Latent
 from ...kernels.cuda.attention_kernels import plan_kernel
 from ...kernels.cuda.experts.products import INPUTS_MULTIPLE, LARGE, SMALL, head_product, product_kernel
 from ...kernels.cuda.kernel import Kernel, Launcher

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...kernels.cuda.elementwise import Activation as Function
 from ...kernels.cuda.elementwise import activate, cap_logits, layer_norm, rms_norm
 from ...kernels.cuda.kernel import Launcher

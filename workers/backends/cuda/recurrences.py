@@ -7,12 +7,12 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Geometry
-from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
-from ...checkpoint.recurrent.mamba1 import Mamba1Layer
-from ...checkpoint.recurrent.mamba2 import Mamba2Layer
-from ...checkpoint.recurrent.recurrent import Recurrent
-from ...checkpoint.recurrent.short_convolution import ShortConvolution
+from ...geometry.geometry import Geometry
+from ...geometry.recurrent.gated_delta import GatedDeltaLayer
+from ...geometry.recurrent.mamba1 import Mamba1Layer
+from ...geometry.recurrent.mamba2 import Mamba2Layer
+from ...geometry.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.short_convolution import ShortConvolution
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.recurrent.causal_conv import WIDTHS, causal_conv, causal_conv_kernel
 from ...kernels.cuda.recurrent.gates import gated_norm, gated_norm_kernel, sigmoid_gate, sigmoid_gate_kernel
@@ -92,7 +92,7 @@ class CudaSelectiveScan:
 def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
     """The kernels that the recurrent layers and the gates of attention launch on any number of ranks."""
     kinds = list(filter(None, dict.fromkeys(geometry.recurrent)))
-    gates = [sigmoid_gate_kernel(geometry.dtype, geometry.attention_gate)] if geometry.has_gated_attention else []
+    gates = [sigmoid_gate_kernel(geometry.dtype, geometry.attention_gate)] if geometry.attention_gate else []
     return [*(kernel for kind in kinds for kernel in _kernels_of(kind, geometry.dtype)), *gates]
 
 

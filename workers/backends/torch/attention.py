@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionMask, AttentionOptions
+from ...geometry.layer_options import AttentionMask, AttentionOptions
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 from .attention_tiles import PAGE_KEYS, TILE_KEYS, TileBatch, tile_batches

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionMask
+from ...geometry.layer_options import AttentionMask
 from ...kv.cache_view import CacheView
 
 TILE_KEYS = 32  # keys per tile; tile t holds positions [32 t, 32 t + 32) for any block size

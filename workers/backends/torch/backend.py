@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 
 from ...checkpoint.blocks.block_weight import BlockWeight
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Activation
 from ...checkpoint.stacked_experts import of_expert
 from ...checkpoint.weight_forms import (
     Fp8BlockWeight,
@@ -16,6 +14,8 @@ from ...checkpoint.weight_forms import (
     Weight,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.experts import Experts
+from ...geometry.model_options import Activation
 from ...layers.adapters.ops import AdapterOps
 from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...checkpoint.experts import NUM_SHARES, Experts
-from ...checkpoint.geometry import Activation
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.experts import NUM_SHARES, Experts
+from ...geometry.model_options import Activation
 from ...layers.activation import activated
 from ...layers.linear import Linear
 

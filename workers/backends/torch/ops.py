@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.activation import activated, capped

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu, softplus
 
-from ...checkpoint.recurrent.columns import LANES
+from ...geometry.recurrent.columns import LANES
 from ...kv.state_rows import StateRows
 from ...layers.norm import RMSNorm
 from ...layers.recurrent.torch_copies import TorchCopies

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionMask, AttentionOptions
+from ...geometry.layer_options import AttentionMask, AttentionOptions
 from ...kv.cache_view import CacheView
 from ...layers.activation import capped
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .library import Pool
 from .parameters import AttentionParams, packer, pointer

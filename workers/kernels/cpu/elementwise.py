@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...kv.cache_view import CacheView
 from .attention import cached_head_dim
 from .library import Pool

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
 from .kernel import Launcher, pointer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...checkpoint.recurrent.columns import state_shape
+from ...geometry.recurrent.columns import state_shape
 from ...kv.state_rows import StateRows
 
 

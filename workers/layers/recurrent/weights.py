@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ...checkpoint.recurrent.columns import LANES, state_shape
+from ...geometry.recurrent.columns import LANES, state_shape
 
 LOG2_E = math.log2(math.e)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...checkpoint.geometry import Activation
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.model_options import Activation
 from ..linear import Linear
 from ..norm import LayerNorm
 from ..ops import Ops

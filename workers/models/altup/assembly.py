@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AltUp
 from ...checkpoint.matrix_reader import FloatReader
+from ...geometry.layer_options import AltUp
 from ...layers.adapters.sites import SitePart
 from ...layers.embedding import VocabularyEmbedding
 from ...layers.feed_forward import FeedForward, InputGate, LayerEnd

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.layer_options import Disentangled
+from ...geometry.layer_options import Disentangled
 from ...layers.attention import AttentionBackend
 from ...layers.linear import Linear
 from ...layers.norm import Norm
@@ -35,14 +35,14 @@ class EmbeddedAssembly(Assembly):
 
     def _token_types(self) -> Tensor | None:
         """The embeddings of token types; every rank holds all of them."""
-        geometry, names = self._geometry, self._names
-        if not geometry.num_token_types:
+        names, counts, size = self._names, self._geometry.embeddings, self._geometry.embedding_size
+        if not counts.num_token_types:
             return None
-        shape = geometry.num_token_types, geometry.embedding_size
+        shape = counts.num_token_types, size
         types = self._tensor(names.token_types, lambda: self._read_tensor(names.token_types, shape))
-        if not geometry.num_task_types:
+        if not counts.num_task_types:
             return types
-        shape = geometry.num_task_types, geometry.embedding_size
+        shape = counts.num_task_types, size
         return types + self._tensor(names.task_types, lambda: self._read_tensor(names.task_types, shape))[0]
 
     def _project_in(self) -> Linear | None:

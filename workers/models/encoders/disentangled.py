@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import Disentangled
+from ...geometry.layer_options import Disentangled
 from ...kv.budget import KEYS_MULTIPLE
 from ...layers.linear import Linear
 from ...mixers.attention import Attention

@@ -19,7 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend

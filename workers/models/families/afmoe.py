@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import Multipliers, QKNorm
 from ..names.weight_names import WeightNames
 from . import exaone4, glm4_moe
 from .expert_layers import in_chosen_layers
@@ -63,10 +63,10 @@ AFMOE = Family(
         experts=replace(glm4_moe.NAMES, router=f"{LAYER}mlp.router.gate", correction=f"{LAYER}mlp.expert_bias"),
     ),
     sliding_windows=windows_by_pattern,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     ropes=exaone4.ropes,
     multipliers=multipliers,
     config=config,
     experts=experts,
-    has_gated_attention=True,
+    attention_gate="sigmoid",
 )

@@ -5,8 +5,9 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import WeightNames
 from .family import Family, biases_of_attention, need
 
@@ -49,7 +50,7 @@ APERTUS = Family(
     architectures=("ApertusForCausalLM",),
     weight_names=NAMES,
     biases=biases_of_attention,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     is_gated=False,
     config=config,
     refined=refined,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.weight_names import WeightNames
 from .family import Family, need, partial_rope_everywhere, renamed
 from .llama import biases

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Multipliers, QKNorm
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from .family import (
     SLIDING,
@@ -47,7 +48,7 @@ COHERE = Family(
     interleaved=True,
     multipliers=multipliers,
     config=config,
-    qk_norm_per_head=True,
+    qk_norm=QKNorm(has_weights_per_head=True),
     adapted=with_qk_norm,
 )
 TWO = "Cohere2ForCausalLM"

@@ -5,9 +5,9 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import ExpertNames, WeightNames
 from . import cohere
 from .expert_layers import dense_layers, in_chosen_layers
@@ -90,6 +90,7 @@ COHERE2_MOE = replace(
     name="cohere2_moe",
     architectures=("Cohere2MoeForCausalLM",),
     weight_names=WeightNames(mlp_norm="", experts=NAMES),
+    qk_norm=None,
     ropes=ropes,
     config=config,
     experts=experts,

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family, full_in_every_fourth, need, windows_by_pattern
+from ...geometry.model_options import Biases
+from .family import Family, full_in_every_fourth, need, windows_by_pattern
 
 ROPE = {
     "rope_type": "llama3",

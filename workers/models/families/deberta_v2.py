@@ -8,9 +8,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import Disentangled
+from ...geometry.layer_options import Disentangled
+from ...geometry.model_options import Multipliers
 from ...pooling.head import LabelLayer
 from . import bert
 from .family import need, no_ropes, renamed

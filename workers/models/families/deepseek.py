@@ -7,9 +7,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import Multipliers
 from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import WeightNames
 from . import glm4_moe

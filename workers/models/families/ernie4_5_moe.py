@@ -5,8 +5,8 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
 from ..names.weight_names import WeightNames
 from . import glm4_moe
 from .ernie4_5 import ERNIE4_5

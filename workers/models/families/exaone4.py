@@ -5,8 +5,9 @@ In a model with sliding windows, the layers with full attention have no rotary e
 
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import QKNorm
+from ...geometry.rope_scaling import RopeScaling
 from .family import SLIDING, Family, layer_kinds, renamed, rope_everywhere, windows_by_pattern
 from .olmo2 import NAMES
 from .rope_config import rope_of
@@ -31,7 +32,7 @@ EXAONE4 = Family(
     architectures=("Exaone4ForCausalLM",),
     weight_names=NAMES,
     sliding_windows=windows_by_pattern,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     ropes=ropes,
     config=config,
 )

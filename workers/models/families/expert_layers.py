@@ -4,8 +4,8 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
 
 
 def in_all_layers(config: HFConfig, experts: Experts) -> tuple[Experts | None, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import alibi_slopes
+from ...geometry.layer_options import alibi_slopes
 from ..names.weight_names import WeightNames
 from .family import Family, no_ropes, renamed
 from .starcoder2 import biases

@@ -7,11 +7,11 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.mamba2 import Gating
-from ...checkpoint.recurrent.multipliers import PartMultipliers
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.model_options import Multipliers
+from ...geometry.recurrent.mamba2 import Gating
+from ...geometry.recurrent.multipliers import PartMultipliers
+from ...geometry.recurrent.recurrent import Recurrent
 from .bamba import NAMES
 from .family import Family, need, renamed
 from .mamba2_layers import layer_of_heads, time_steps

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.recurrent import Recurrent
 from .mamba import MAMBA
 from .mamba1_layers import mamba1_layer
 

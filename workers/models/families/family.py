@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, Head, Multipliers, NormKind, Part, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import Disentangled, Latent, RelativePositions, alibi_slopes
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry, Head, Part
+from ...geometry.layer_options import Disentangled, Latent, RelativePositions, alibi_slopes
+from ...geometry.model_options import Biases, Caps, Multipliers, NormKind, QKNorm
+from ...geometry.recurrent.recurrent import Recurrent
+from ...geometry.rope_scaling import RopeScaling
 from ...pooling.head import LabelLayer
 from ...pooling.spec import Kind, LabelPooling
 from ..names.mtp_names import MtpNames
@@ -22,25 +24,6 @@ from .rope_config import rope_of
 LARGEST = 1e300  # of a field: its products with sizes are finite
 MAX_LAYERS = 1 << 12  # HFConfig refuses more
 FULL, SLIDING = "full_attention", "sliding_attention"  # values of layer_types
-
-
-@dataclass(frozen=True, slots=True)
-class Biases:
-    """Which projections add a bias."""
-
-    qkv: bool = False
-    output: bool = False
-    mlp: bool = False
-    head: bool = False
-    down: bool | None = None  # of the feed-forward's last projection; None: as `mlp`
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bounds that a tanh enforces (soft caps); 0: no cap."""
-
-    scores: float = 0.0  # of attention
-    logits: float = 0.0
 
 
 def no_caps(_: HFConfig) -> Caps:
@@ -167,8 +150,8 @@ def windows_by_pattern(config: HFConfig) -> tuple[int, ...]:
 
 
 def with_qk_norm(family: "Family", config: HFConfig) -> "Family":
-    """The family, whose models have query and key norms if config.json says so."""
-    return replace(family, qk_norm=config.qk_norm)
+    """The family, whose models have their query and key norms only if config.json says so."""
+    return replace(family, qk_norm=family.qk_norm if config.qk_norm else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +163,8 @@ class Family:
     weight_names: WeightNames = USUAL_NAMES
     biases: Callable[[HFConfig], Biases] = no_biases
     sliding_windows: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: full attention
-    qk_norm: bool = False  # queries and keys are normalised per head before they are rotated
+    qk_norm: QKNorm | None = None
     default_head_dim: int | None = None  # None: hidden_size / num_attention_heads
-    whole_qk_norm: bool = False  # queries are normalised over all heads, and keys likewise
     norm: NormKind = "rms"
     is_gated: bool = True  # the feed-forward
     is_parallel: bool = False  # attention and feed-forward read the same hidden states
@@ -195,15 +177,12 @@ class Family:
     disentangled: Callable[[HFConfig], Disentangled | None] = no_disentangled
     attention_chunks: Callable[[HFConfig], tuple[int, ...]] = full_attention  # per layer, 0: none
     layer_types: tuple[str, ...] = (FULL, SLIDING)  # the values that `layer_types` in config.json may have
-    qk_norm_kind: NormKind | None = None  # None: as `norm`
-    qk_norm_per_head: bool = False  # each head has its own weights
-    weighs_rotated_heads: bool = False  # query and key norms follow the rotation; see Geometry
     config: Callable[[dict[str, Any]], dict[str, Any]] = unchanged_fields  # raises ConfigError for unsupported values
     experts: Callable[[HFConfig], tuple[Experts | None, ...]] = none_in_any_layer  # per layer; None: dense
     recurrent: Callable[[HFConfig], tuple[Recurrent | None, ...]] = none_in_any_layer  # per layer; None: attention
     is_beside_attention: bool = False  # recurrent layers have attention too
     lone_parts: Callable[[HFConfig], tuple[Part, ...]] = none_in_any_layer  # per layer, see Geometry
-    has_gated_attention: bool = False  # query projections have a gate after each head's query
+    attention_gate: Literal["sigmoid", "softplus"] | None = None  # see Geometry
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder

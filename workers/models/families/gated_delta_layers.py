@@ -1,8 +1,8 @@
 """The gated delta nets that several families share."""
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.gated_delta import GatedDeltaLayer
+from ...geometry.recurrent.recurrent import Recurrent
 from .family import FULL
 from .mamba2_layers import LINEAR
 

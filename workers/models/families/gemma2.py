@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Caps
 from . import gemma, gemma3
-from .family import Caps, need, positive, windows_by_pattern
+from .family import need, positive, windows_by_pattern
 
 DEFAULTS = {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.geometry import Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Multipliers, QKNorm
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from . import gemma
 from .family import FULL, SLIDING, layer_kinds, need, positive, windows_by_pattern
@@ -45,7 +46,7 @@ GEMMA3 = replace(
         mlp_out_norm="model.layers.{}.post_feedforward_layernorm.weight",
     ),
     sliding_windows=windows_by_pattern,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     ropes=ropes,
     multipliers=multipliers,
     config=config,

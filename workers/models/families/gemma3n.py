@@ -8,9 +8,9 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import AltUp, LayerInputs
+from ...geometry.geometry import Geometry
+from ...geometry.layer_options import AltUp, LayerInputs
 from . import gemma, gemma3, gemma4
 from .family import layer_kinds, need, renamed
 

@@ -12,13 +12,15 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, Multipliers, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import LayerInputs, LayerSizes
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry
+from ...geometry.layer_options import LayerInputs
+from ...geometry.model_options import Caps, Multipliers
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import ExpertNames
 from . import gemma, gemma3
-from .family import FULL, SLIDING, Caps, Family, layer_kinds, need, renamed, windows_by_pattern
+from .family import FULL, SLIDING, Family, layer_kinds, need, renamed, windows_by_pattern
 from .rope_config import ropes_of_kinds
 
 PATTERN = 6  # every n-th layer has full attention, if layer_types is absent
@@ -94,7 +96,8 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
     kinds = kinds_of(config)
     sources = kv_sources(config, kinds)
     wide = [config.use_double_wide_mlp and source != layer for layer, source in enumerate(sources)]
-    sizes = zip(head_sizes(config), wide, strict=True)
+    kv_heads, head_dims = zip(*head_sizes(config), strict=True)
+    sizes = [config.intermediate_size * (1 + is_wide) for is_wide in wide]
     has_inputs = config.hidden_size_per_layer_input > 0
     if has_inputs and config.vocab_size_per_layer_input < config.vocab_size:
         raise ConfigError(
@@ -102,10 +105,7 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
             f"vocab_size={config.vocab_size}: each token has inputs of the layers"
         )
     return replace(
-        geometry,
-        layer_sizes=tuple(
-            LayerSizes(*heads, config.intermediate_size * (1 + is_wide), geometry.num_heads) for heads, is_wide in sizes
-        ),
+        geometry.with_sizes_of_layers(num_kv_heads=kv_heads, head_dim=head_dims, intermediate_size=sizes),
         kv_sources=sources if config.num_kv_shared_layers else (),
         has_value_norm=True,
         layers_with_one_kv_matrix=frozenset(

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
 from ..names.mtp_names import MTP_NAMES
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_chosen_layers
-from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
+from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed, with_qk_norm
 
 SHARED = "model.layers.{}.mlp.shared_experts."
 NAMES = ExpertNames(shared_gate=f"{SHARED}gate_proj", shared_up=f"{SHARED}up_proj", shared_down=f"{SHARED}down_proj")
@@ -36,7 +37,7 @@ def without_later_layers(names: WeightNames, config: HFConfig) -> WeightNames:
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
-    return replace(family, qk_norm=config.qk_norm, weight_names=without_later_layers(family.weight_names, config))
+    return replace(with_qk_norm(family, config), weight_names=without_later_layers(family.weight_names, config))
 
 
 GLM4_MOE = Family(
@@ -44,6 +45,7 @@ GLM4_MOE = Family(
     architectures=("Glm4MoeForCausalLM",),
     weight_names=WeightNames(experts=NAMES),
     biases=biases_of_qkv,
+    qk_norm=QKNorm(),
     ropes=partial_rope_everywhere,
     config=config,
     adapted=adapted,

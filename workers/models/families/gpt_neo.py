@@ -6,10 +6,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases, Multipliers
 from ..names.weight_names import WeightNames
-from .family import FULL, SLIDING, Biases, Family, renamed, windows_by_pattern
+from .family import FULL, SLIDING, Family, renamed, windows_by_pattern
 
 FIELDS = {
     "num_layers": "num_hidden_layers",

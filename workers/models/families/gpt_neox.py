@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, partial_rope_everywhere, renamed
+from .family import Family, partial_rope_everywhere, renamed
 
 FIELDS = {"layer_norm_eps": "rms_norm_eps", "rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
 

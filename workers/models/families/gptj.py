@@ -3,8 +3,9 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, partial_rope_everywhere, renamed
+from .family import Family, need, partial_rope_everywhere, renamed
 from .gpt2 import FIELDS
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from . import granite
 from .family import full_in_every_fourth, need, rope_everywhere, windows_by_pattern

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
 from ..names.weight_names import ExpertNames, WeightNames
 from . import granite
 from .expert_layers import in_all_layers

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from .expert_layers import in_all_layers
 from .family import FULL, need, no_ropes, renamed, rope_everywhere

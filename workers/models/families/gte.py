@@ -6,10 +6,11 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ...pooling.head import LabelLayer
 from ..names.weight_names import WeightNames
 from . import bert
-from .family import Biases, need, positive, renamed, rope_everywhere
+from .family import need, positive, renamed, rope_everywhere
 
 DEFAULTS = bert.DEFAULTS | {"type_vocab_size": 1}
 THETA = 160_000.0

@@ -5,8 +5,9 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
 from .family import Family, need, positive, renamed
@@ -80,9 +81,7 @@ HUNYUAN = Family(
     architectures=("HunYuanDenseV1ForCausalLM",),
     weight_names=NAMES,
     biases=biases,
-    qk_norm=True,
-    qk_norm_kind="plain_rms",
-    weighs_rotated_heads=True,
+    qk_norm=QKNorm(kind="plain_rms", weighs_rotated_heads=True),
     config=config,
 )
 HUNYUAN_MOE = replace(

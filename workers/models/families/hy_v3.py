@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import Family, biases_of_attention, need, renamed
@@ -60,7 +61,7 @@ HY_V3 = Family(
     architectures=("HYV3ForCausalLM",),
     weight_names=WeightNames(experts=NAMES),
     biases=biases_of_attention,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     config=config,
     adapted=adapted,
     experts=experts,

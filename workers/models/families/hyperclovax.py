@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Multipliers
 from ..names.weight_names import WeightNames
 from .family import Family, need
 from .granite import GRANITE

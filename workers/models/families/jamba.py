@@ -7,9 +7,9 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.experts import Experts
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.weight_names import ExpertNames, WeightNames
 from .family import Family, need, no_ropes, renamed
 from .mamba1_layers import mamba1_layer

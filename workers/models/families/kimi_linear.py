@@ -8,7 +8,7 @@ import msgspec
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.recurrent_names import GatedDeltaNames
 from ..names.weight_names import ExpertNames, WeightNames
 from .deepseek import DEEPSEEK_V3

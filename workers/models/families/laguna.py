@@ -8,10 +8,11 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import LayerSizes
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import QKNorm
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import FULL, SLIDING, Family, biases_of_attention, layer_kinds, need, renamed, windows_by_pattern
@@ -59,9 +60,8 @@ def adapted(family: Family, config: HFConfig) -> Family:
 
 
 def refined(config: HFConfig, geometry: Geometry) -> Geometry:
-    found = replace(geometry, attention_gate="softplus")
     if (counts := config.num_attention_heads_per_layer) is None:
-        return found
+        return geometry
     if len(counts) != geometry.num_layers:
         raise ConfigError(
             f"config.json: num_attention_heads_per_layer has {len(counts)} numbers for {geometry.num_layers} layers"
@@ -71,9 +71,8 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
             f"config.json: {uneven[0]} attention heads cannot share {geometry.num_kv_heads} KV heads evenly"
         )
     if len(set(counts)) == 1:
-        return replace(found, num_heads=counts[0])
-    kept = geometry.num_kv_heads, geometry.head_dim, geometry.intermediate_size
-    return replace(found, layer_sizes=tuple(LayerSizes(*kept, count) for count in counts))
+        return replace(geometry, num_heads=counts[0])
+    return geometry.with_sizes_of_layers(num_heads=counts)
 
 
 LAGUNA = Family(
@@ -82,9 +81,9 @@ LAGUNA = Family(
     weight_names=WeightNames(attention_gate=f"{ATTENTION}g_proj", has_gates_of_heads=True, experts=EXPERTS),
     biases=biases_of_attention,
     sliding_windows=windows_by_pattern,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     ropes=ropes,
-    has_gated_attention=True,
+    attention_gate="softplus",
     experts=experts,
     config=config,
     adapted=adapted,

@@ -6,7 +6,7 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import Latent
+from ...geometry.layer_options import Latent
 from .rope_config import rope_of
 
 MAX_CACHED = 1024  # elements of a vector in the cache: what attention kernels are written for

@@ -5,8 +5,9 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import MAX_SIZE, HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
-from ...checkpoint.recurrent.short_convolution import ShortConvolution
+from ...geometry.model_options import QKNorm
+from ...geometry.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.short_convolution import ShortConvolution
 from ..names.weight_names import WeightNames
 from .family import FULL, Family, positive, renamed
 
@@ -59,7 +60,7 @@ LFM2 = Family(
     name="lfm2",
     architectures=("Lfm2ForCausalLM",),
     weight_names=NAMES,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     layer_types=(FULL, CONVOLUTION),
     config=config,
     recurrent=recurrent,

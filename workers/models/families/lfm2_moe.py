@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
 from ..names.weight_names import ExpertNames
 from . import lfm2
 from .expert_layers import in_chosen_layers

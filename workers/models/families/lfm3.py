@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from .family import (
     FULL,
@@ -68,7 +68,7 @@ def adapted(family: Family, config: HFConfig) -> Family:
     names = family.weight_names
     if not config.use_sandwich_norm:
         names = replace(names, attention_out_norm="", mlp_out_norm="")
-    return replace(family, weight_names=names, has_gated_attention=config.use_attention_gate)
+    return replace(family, weight_names=names, attention_gate="sigmoid" if config.use_attention_gate else None)
 
 
 LFM3 = replace(

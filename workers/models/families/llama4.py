@@ -5,9 +5,10 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
+from ...geometry.rope_scaling import RopeScaling, Temperature
 from ..names.weight_names import ExpertNames, WeightNames
 from .family import FULL, Family, renamed, with_qk_norm
 from .llama import biases
@@ -78,7 +79,7 @@ LLAMA4 = Family(
     architectures=("Llama4ForCausalLM",),
     weight_names=NAMES,
     biases=biases,
-    qk_norm_kind="plain_rms",
+    qk_norm=QKNorm(kind="plain_rms"),
     interleaved=True,
     ropes=ropes,
     attention_chunks=attention_chunks,

@@ -1,7 +1,7 @@
 """The Mamba 1 layers that several families share."""
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.mamba1 import Mamba1Layer, PartNormKind
+from ...geometry.recurrent.mamba1 import Mamba1Layer, PartNormKind
 
 
 def mamba1_layer(config: HFConfig, part_norms: PartNormKind, norm_eps: float = 0.0) -> Mamba1Layer:

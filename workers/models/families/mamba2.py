@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.recurrent_names import Mamba2Names
 from ..names.weight_names import WeightNames
 from .family import Family, lone_mixers, need, no_ropes, renamed

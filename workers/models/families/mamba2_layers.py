@@ -6,8 +6,8 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.mamba2 import Mamba2Layer
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.mamba2 import Mamba2Layer
+from ...geometry.recurrent.recurrent import Recurrent
 from .family import FULL
 
 LINEAR = "linear_attention"  # a value of layer_types

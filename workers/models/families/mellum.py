@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from .expert_layers import dense_layers
 from .family import FULL, SLIDING, layer_kinds, renamed, windows_by_pattern
 from .qwen_moe import QWEN3_MOE

@@ -9,10 +9,10 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import LayerSizes
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
 from .expert_layers import dense_layers, in_chosen_layers
 from .family import FULL, MAX_LAYERS, SLIDING, Family, biases_of_qkv, layer_kinds, need, renamed, windows_by_pattern
@@ -101,11 +101,10 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
         )
     if not 1 <= config.v_head_dim <= geometry.head_dim:
         raise ConfigError(f"config.json: v_head_dim={config.v_head_dim} must be from 1 to head_dim={geometry.head_dim}")
-    kept = geometry.head_dim, geometry.intermediate_size, geometry.num_heads
     counts = [of_windows if kind == SLIDING else geometry.num_kv_heads for kind in layer_kinds(config)]
     return replace(
-        geometry,
-        layer_sizes=tuple(LayerSizes(count, *kept) for count in counts),
+        geometry.with_sizes_of_layers(num_kv_heads=counts),
+        has_sinks_beyond_windows=False,
         value_dim=config.v_head_dim,
         value_scale=config.attention_value_scale,
     )
@@ -116,7 +115,6 @@ MIMO_V2 = Family(
     architectures=("MiMoV2FlashForCausalLM",),
     weight_names=WeightNames(
         sinks="model.layers.{}.self_attn.attention_sink_bias",
-        has_sinks_beyond_windows=False,
         unused_prefixes=("model.mtp.",),
     ),
     biases=biases_of_qkv,

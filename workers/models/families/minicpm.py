@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Multipliers
 from .family import Family, need, positive
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Multipliers
 from . import minicpm
 from .family import positive
 from .latent_sizes import latent, scale_of_scores, sized

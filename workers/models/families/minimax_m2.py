@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
 from .family import Family, need, partial_rope_everywhere, renamed
@@ -44,7 +45,7 @@ MINIMAX_M2 = Family(
     name="minimax_m2",
     architectures=("MiniMaxM2ForCausalLM",),
     weight_names=WeightNames(experts=NAMES),
-    whole_qk_norm=True,
+    qk_norm=QKNorm("all_heads"),
     ropes=partial_rope_everywhere,
     config=config,
     adapted=adapted,

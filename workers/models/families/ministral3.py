@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling, Temperature
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling, Temperature
 from .family import positive, renamed
 from .mistral import GROWTH, MISTRAL
 from .rope_config import rope_of

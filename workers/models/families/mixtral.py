@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
 from ..names.weight_names import ExpertNames, WeightNames
 from .expert_layers import in_all_layers
 from .family import Family, renamed

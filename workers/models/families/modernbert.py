@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from ...pooling.head import LabelLayer
 from ..names.weight_names import WeightNames
 from .family import FULL, SLIDING, Family, need, renamed

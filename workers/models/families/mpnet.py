@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.layer_options import RelativePositions
+from ...geometry.layer_options import RelativePositions
 from ..names.weight_names import WeightNames
 from . import bert, roberta
 from .family import need, renamed

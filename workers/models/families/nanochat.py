@@ -6,10 +6,11 @@ Norms of queries and keys follow the rotation there. Without weights they can as
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Caps, QKNorm
+from ...geometry.rope_scaling import RopeScaling
 from ..names.weight_names import WeightNames
-from .family import Caps, Family, biases_of_attention
+from .family import Family, biases_of_attention
 from .rope_config import rope_of
 
 NAMES = WeightNames(
@@ -37,7 +38,7 @@ NANOCHAT = Family(
     weight_names=NAMES,
     biases=biases_of_attention,
     norm="plain_rms",
-    qk_norm=True,
+    qk_norm=QKNorm(),
     is_gated=False,
     ropes=ropes,
     caps=caps,

@@ -5,10 +5,10 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Part
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.experts import Experts
+from ...geometry.geometry import Part
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.weight_names import ExpertNames
 from . import mamba2
 from .family import FULL, Family, need, no_ropes, renamed

@@ -6,10 +6,11 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ...pooling.head import LabelLayer
 from ..names.weight_names import WeightNames
 from . import bert
-from .family import Biases, need, renamed, rope_everywhere
+from .family import need, renamed, rope_everywhere
 
 FIELDS = {  # of the published files, which are for the model's own code
     "activation_function": "hidden_act",

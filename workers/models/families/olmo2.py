@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import WeightNames
 from .family import Family, biases_of_attention
 
@@ -18,4 +19,4 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     return {"rms_norm_eps": 1e-5} | fields
 
 
-OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), NAMES, biases_of_attention, whole_qk_norm=True, config=config)
+OLMO2 = Family("olmo2", ("Olmo2ForCausalLM",), NAMES, biases_of_attention, qk_norm=QKNorm("all_heads"), config=config)

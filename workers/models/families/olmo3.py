@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from . import olmo2
 from .family import FULL, SLIDING, layer_kinds, windows_by_pattern
 from .rope_config import rope_of

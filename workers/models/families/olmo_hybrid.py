@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.recurrent.recurrent import Recurrent
+from ...geometry.rope_scaling import RopeScaling
 from ..names.recurrent_names import GatedDeltaNames
 from ..names.weight_names import NormNames
 from .family import FULL, biases_of_attention, need, no_ropes, renamed, rope_everywhere

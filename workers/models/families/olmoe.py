@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import QKNorm
 from .expert_layers import in_all_layers
 from .family import Family, renamed
 from .llama import biases
@@ -18,4 +19,5 @@ def experts(config: HFConfig) -> tuple[Experts | None, ...]:
     return in_all_layers(config, Experts(*sizes, renormalises=config.norm_topk_prob))
 
 
-OLMOE = Family("olmoe", ("OlmoeForCausalLM",), biases=biases, whole_qk_norm=True, config=config, experts=experts)
+NORM = QKNorm("all_heads")
+OLMOE = Family("olmoe", ("OlmoeForCausalLM",), biases=biases, qk_norm=NORM, config=config, experts=experts)

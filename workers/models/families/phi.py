@@ -3,8 +3,9 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases, QKNorm
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, need, partial_rope_everywhere, renamed, with_qk_norm
+from .family import Family, need, partial_rope_everywhere, renamed, with_qk_norm
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:
@@ -37,5 +38,6 @@ PHI = Family(
     is_parallel=True,
     ropes=partial_rope_everywhere,
     config=config,
+    qk_norm=QKNorm(),
     adapted=with_qk_norm,
 )

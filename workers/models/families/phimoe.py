@@ -4,11 +4,12 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.experts import Experts
+from ...geometry.model_options import Biases
 from ..names.weight_names import WeightNames
 from .expert_layers import in_all_layers
-from .family import Biases, Family, renamed
+from .family import Family, renamed
 from .mistral import sliding_window_everywhere
 from .mixtral import NAMES
 

@@ -1,8 +1,9 @@
 """Qwen2 and Qwen2.5: as Llama, with biases on q, k and v; upper layers may have a sliding window."""
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ...pooling.head import LabelLayer
-from .family import Biases, Family, windows_by_layer_type
+from .family import Family, windows_by_layer_type
 
 
 def biases(_: HFConfig) -> Biases:

@@ -1,5 +1,6 @@
 """Qwen3, dense: as Llama, with query and key norms per head; upper layers may have a sliding window."""
 
+from ...geometry.model_options import QKNorm
 from .family import Family, biases_of_attention, windows_by_layer_type
 
 QWEN3 = Family(
@@ -7,6 +8,6 @@ QWEN3 = Family(
     architectures=("Qwen3ForCausalLM",),
     biases=biases_of_attention,
     sliding_windows=windows_by_layer_type,
-    qk_norm=True,
+    qk_norm=QKNorm(),
     default_head_dim=128,
 )

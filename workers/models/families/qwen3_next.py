@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.recurrent.recurrent import Recurrent
+from ...geometry.model_options import QKNorm
+from ...geometry.recurrent.recurrent import Recurrent
 from ..names.mtp_names import QWEN_MTP_NAMES
 from ..names.recurrent_names import GatedDeltaNames
 from ..names.weight_names import WeightNames
@@ -47,13 +48,13 @@ QWEN3_NEXT = Family(
     architectures=("Qwen3NextForCausalLM",),
     weight_names=WeightNames(gated_delta=NAMES, unused_prefixes=("mtp.",)),
     norm="rms_less_1",
-    qk_norm=True,
+    qk_norm=QKNorm(),
     default_head_dim=256,
     ropes=partial_rope_everywhere,
     layer_types=(FULL, LINEAR),
     config=config,
     experts=experts,
     recurrent=recurrent,
-    has_gated_attention=True,
+    attention_gate="sigmoid",
     mtp=QWEN_MTP_NAMES,
 )

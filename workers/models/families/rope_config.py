@@ -8,8 +8,8 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 
 ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 ROPE_FIELDS = {

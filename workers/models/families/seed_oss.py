@@ -3,7 +3,8 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
-from .family import Biases, Family
+from ...geometry.model_options import Biases
+from .family import Family
 
 
 def config(fields: dict[str, Any]) -> dict[str, Any]:

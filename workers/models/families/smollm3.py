@@ -4,8 +4,8 @@ from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import RopeScaling
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.rope_scaling import RopeScaling
 from .family import Family, windows_by_layer_type
 from .llama import biases
 from .rope_config import rope_of

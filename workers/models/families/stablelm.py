@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import QKNorm
 from ..names.weight_names import WeightNames
-from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed
+from .family import Family, biases_of_qkv, partial_rope_everywhere, renamed, with_qk_norm
 
 FIELDS = {
     "norm_eps": "rms_norm_eps",  # this and rope_pct: of the first files
@@ -21,7 +22,7 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def adapted(family: Family, config: HFConfig) -> Family:
-    family = replace(family, qk_norm=config.qk_norm)
+    family = with_qk_norm(family, config)
     if not config.use_parallel_residual:
         return family
     return replace(family, is_parallel=True, weight_names=replace(family.weight_names, mlp_norm=""))
@@ -36,8 +37,7 @@ STABLELM = Family(
     ),
     biases=biases_of_qkv,
     norm="layer",
-    qk_norm_kind="unbiased_layer",
-    qk_norm_per_head=True,
+    qk_norm=QKNorm(kind="unbiased_layer", has_weights_per_head=True),
     ropes=partial_rope_everywhere,
     config=config,
     adapted=adapted,

@@ -3,8 +3,9 @@
 from typing import Any
 
 from ...checkpoint.hf_config import HFConfig
+from ...geometry.model_options import Biases
 from ..names.weight_names import WeightNames
-from .family import Biases, Family, renamed
+from .family import Family, renamed
 from .mistral import sliding_window_everywhere
 
 

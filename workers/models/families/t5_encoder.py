@@ -7,9 +7,9 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Multipliers
 from ...checkpoint.hf_config import HFConfig
-from ...checkpoint.layer_options import RelativePositions
+from ...geometry.layer_options import RelativePositions
+from ...geometry.model_options import Multipliers
 from ..names.weight_names import WeightNames
 from .family import Family, need, no_ropes, renamed
 

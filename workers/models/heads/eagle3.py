@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.geometry import Geometry
+from ...geometry.geometry import Geometry
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend

@@ -14,11 +14,12 @@ from paged_serve.protocol.messages.config import ModelConfig
 
 from ...backends.cpu.backend import CpuBackend
 from ...backends.torch.backend import SingleRowsBackend
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ...checkpoint.hf_config import read_architectures
 from ...checkpoint.safetensors_files import Checkpoint
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import Biases
 from ...kernels.cpu.library import Pool
 from ...layers.backend import Backend
 from ...layers.embedding import VocabularyEmbedding
@@ -27,7 +28,7 @@ from ...layers.ops import Ops
 from ...quantization.source import matrix_source
 from ..assembly import Assembly
 from ..decoder import Model
-from ..families.family import Biases, Family
+from ..families.family import Family
 from ..matrix_rows import Rows, query_key_value_rows
 from ..names.weight_names import WeightNames
 from ..registry import geometry_of
@@ -122,7 +123,7 @@ class Eagle3Assembly(Assembly):
         each = names.query, names.key, names.value
         spans = (0, geometry.num_heads), (0, geometry.num_kv_heads)
         rows = query_key_value_rows(each, geometry, *spans, 0, are_grouped=False)
-        return self._column_parallel(rows, 2 * geometry.hidden_size, geometry.qkv_bias)
+        return self._column_parallel(rows, 2 * geometry.hidden_size, geometry.biases.qkv)
 
     def _target_ids(self, vocab_size: int) -> Tensor:
         """The file has the difference between a token's two numbers."""

@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.geometry import Geometry
+from ...geometry.geometry import Geometry
 from ...kv.kv_cache import KVCache
 
 

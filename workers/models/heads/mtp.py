@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.geometry import Geometry
+from ...geometry.geometry import Geometry
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...kv.kv_groups import KVGroups

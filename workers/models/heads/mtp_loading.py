@@ -11,12 +11,12 @@ from paged_serve.protocol.messages.config import ModelConfig
 
 from ...backends.cpu.backend import CpuBackend
 from ...backends.torch.backend import SingleRowsBackend
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
 from ...checkpoint.hf_config import read_architectures
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.text_part import stored_name
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.geometry import Geometry
 from ...kernels.cpu.library import Pool
 from ...layers.backend import Backend
 from ...layers.embedding import OutputHead, VocabularyEmbedding

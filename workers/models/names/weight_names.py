@@ -155,7 +155,6 @@ class WeightNames:
     layer_inputs: LayerInputNames = LayerInputNames()
     altup: AltUpNames = AltUpNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
-    has_sinks_beyond_windows: bool = True  # in layers with full attention
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     distances: str = ""  # disentangled attention: the table of distances, [2 * buckets, hidden]
     distances_norm: str = ""

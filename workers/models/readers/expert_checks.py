@@ -2,9 +2,9 @@
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.safetensors_files import Checkpoint
+from ...geometry.experts import Experts
+from ...geometry.geometry import Geometry
 from ..names.weight_names import WeightNames
 
 

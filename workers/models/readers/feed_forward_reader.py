@@ -10,11 +10,11 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.experts import Experts
-from ...checkpoint.geometry import Activation
 from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined, with_outputs
+from ...geometry.experts import Experts
+from ...geometry.model_options import Activation
 from ...layers.adapters.sites import SitePart
 from ...layers.feed_forward import (
     DenseBesideExperts,
@@ -75,8 +75,8 @@ class FeedForwardReader(ProjectionReader):
     def _dense(self, index: int, ops: Ops) -> FeedForward:
         geometry, names = self._geometry.of_layer(index), self._names
         size = geometry.intermediate_size
-        gate_up = self._gate_up((names.gate, names.up), index, size, geometry.mlp_bias)
-        bias = geometry.mlp_bias if geometry.down_bias is None else geometry.down_bias
+        gate_up = self._gate_up((names.gate, names.up), index, size, geometry.biases.mlp)
+        bias = geometry.biases.mlp if geometry.biases.down is None else geometry.biases.down
         down = self._row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
         return DenseFeedForward(gate_up, self._activation(index), down, ops)
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
+from ...geometry.recurrent.gated_delta import GatedDeltaLayer
 from ...layers.linear import Linear
 from ...layers.recurrent.weights import GatedDelta, GatedNorm
 from ...mixers.attention import Attention
@@ -132,6 +132,7 @@ class GatedDeltaReader(Mamba2Reader):
 
     def _gated_attention(self, index: int, attention: Attention) -> Mixer:
         geometry, by = self._geometry.of_layer(index), self._geometry.attention_gate
+        assert by is not None
         total = geometry.num_heads * geometry.head_dim
         if own := self._names.attention_gate.format(index):
             rows = Rows(own, total, self._even_span(total))

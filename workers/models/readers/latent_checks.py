@@ -2,9 +2,9 @@
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Geometry
-from ...checkpoint.layer_options import Latent
 from ...checkpoint.safetensors_files import Checkpoint
+from ...geometry.geometry import Geometry
+from ...geometry.layer_options import Latent
 from ..names.weight_names import WeightNames
 
 WHOLE = ("BF16", "F16", "F32", "F8_E4M3")  # dtypes whose tensors have the shape of their matrix

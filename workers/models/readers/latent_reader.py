@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ...checkpoint.layer_options import AttentionOptions, Latent
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.stacked_experts import stacked_experts
 from ...checkpoint.weight_forms import Weight, float_values
+from ...geometry.layer_options import AttentionOptions, Latent
 from ...layers.attention import AttentionBackend, LatentLayer
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from ...checkpoint.layer_options import LayerInputs as Sizes
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.weight_forms import Weight
+from ...geometry.layer_options import LayerInputs as Sizes
 from ...layers.embedding import Table, VocabularyEmbedding
 from ...layers.feed_forward import InputGate, LayerEnd, LayerInputs
 from ...layers.linear import Linear

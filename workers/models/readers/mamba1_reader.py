@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...checkpoint.recurrent.mamba1 import Mamba1Layer
+from ...geometry.recurrent.mamba1 import Mamba1Layer
 from ...layers.recurrent.keeping import KeepingSelectiveScan
 from ...layers.recurrent.recurrences import SelectiveScan
 from ...layers.recurrent.weights import Mamba1, PartNorms

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...checkpoint.conversion import converted
-from ...checkpoint.recurrent.mamba2 import Mamba2Layer
+from ...geometry.recurrent.mamba2 import Mamba2Layer
 from ...layers.recurrent.keeping import KeepingRecurrences
 from ...layers.recurrent.recurrences import Recurrences
 from ...layers.recurrent.weights import CausalConv, GatedNorm, Mamba2

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...checkpoint.recurrent.multipliers import PartMultipliers
+from ...geometry.recurrent.multipliers import PartMultipliers
 from ...layers.feed_forward import DenseFeedForward, FeedForward
 from ...layers.ops import Ops
 from ...mixers.attention import Attention

@@ -1,9 +1,9 @@
 """Reads the mixers of recurrent layers."""
 
-from ...checkpoint.recurrent.gated_delta import GatedDeltaLayer
-from ...checkpoint.recurrent.mamba1 import Mamba1Layer
-from ...checkpoint.recurrent.mamba2 import Mamba2Layer
-from ...checkpoint.recurrent.short_convolution import ShortConvolution
+from ...geometry.recurrent.gated_delta import GatedDeltaLayer
+from ...geometry.recurrent.mamba1 import Mamba1Layer
+from ...geometry.recurrent.mamba2 import Mamba2Layer
+from ...geometry.recurrent.short_convolution import ShortConvolution
 from ...mixers.mixer import Mixer
 from ...mixers.short_convolution import ShortConvolutionMixer
 from ..matrix_rows import Rows, stacked_rows

@@ -8,7 +8,6 @@ from torch import Tensor
 from ...checkpoint.blocks.block_weight import BlockWeight
 from ...checkpoint.blocks.fp8_codes import are_numbers
 from ...checkpoint.conversion import check_finite, converted
-from ...checkpoint.geometry import Geometry, NormKind
 from ...checkpoint.matrix_reader import MatrixPart, MatrixReader
 from ...checkpoint.safetensors_files import Checkpoint
 from ...checkpoint.weight_forms import (
@@ -23,6 +22,8 @@ from ...checkpoint.weight_forms import (
     with_rows,
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import RMS_NORMS, NormKind
 from ...layers.adapters.sites import Adapters
 from ...layers.backend import Backend, PackingBackend
 from ...layers.linear import JoinedLinear, Linear
@@ -234,18 +235,18 @@ class NormReader(WeightReader):
         if kind in ("rms_less_1", "layer_less_1"):
             weight = weight + 1.0
         eps = self._geometry.norm_eps
-        is_rms = kind in ("rms", "rms_less_1", "plain_rms")
-        return RMSNorm(weight * multiplier, eps) if is_rms else LayerNorm(weight * multiplier, bias, eps)
+        return RMSNorm(weight * multiplier, eps) if kind in RMS_NORMS else LayerNorm(weight * multiplier, bias, eps)
 
     def _head_norms(self, index: int) -> tuple[Norm | None, Norm | None]:
         """The norms of each query head and of each key head; None: the layer has none."""
         geometry, names = self._geometry.of_layer(index), self._names
-        if not geometry.has_qk_norm(index):
+        if (kind := geometry.head_norm(index)) is None:
             return None, None
-        queries = self._head_norm(names.query_norm, index, geometry.num_heads, self._even_span(geometry.num_heads))
+        heads = geometry.num_heads, self._even_span(geometry.num_heads)
+        queries = self._head_norm(kind, names.query_norm, index, *heads)
         if geometry.kv_source(index) != index:
             return queries, None
-        return queries, self._head_norm(names.key_norm, index, geometry.num_kv_heads, self._kv_heads(index))
+        return queries, self._head_norm(kind, names.key_norm, index, geometry.num_kv_heads, self._kv_heads(index))
 
     def _query_factors(self, index: int) -> Tensor:
         """The weights of norms after the rotation. A score is a sum of products, so queries take those of keys too."""
@@ -254,10 +255,10 @@ class NormReader(WeightReader):
         start, stop = self._even_span(self._geometry.num_heads)
         return (query * key)[order.to(self._device)].repeat(stop - start)
 
-    def _head_norm(self, name: str, index: int, num_heads: int, heads: Span) -> Norm:
+    def _head_norm(self, kind: NormKind, name: str, index: int, num_heads: int, heads: Span) -> Norm:
         """Of `heads` out of `num_heads`; its vectors are permuted like the heads' elements (order_of_head)."""
         geometry = self._geometry.of_layer(index)
-        kind, order = geometry.qk_norm_kind or geometry.norm, order_of_head(geometry, index)
+        order = order_of_head(geometry, index)
         if kind == "plain_rms":
             return self._norm_of(kind, torch.ones(geometry.head_dim, device=self._device), None)
 
@@ -270,7 +271,7 @@ class NormReader(WeightReader):
     def _head_vectors(self, name: str, index: int, num_heads: int, heads: Span) -> Tensor:
         """[head_dim]; with other weights for each head [heads, head_dim], from one matrix or a vector a head."""
         head_dim = self._geometry.of_layer(index).head_dim
-        if not self._geometry.qk_norm_per_head:
+        if not (norm := self._geometry.qk_norm) or not norm.has_weights_per_head:
             return self._vector(name.format(index), head_dim)
         if name.count("{}") == 2:
             every = [self._vector(name.format(index, head), head_dim) for head in range(num_heads)]

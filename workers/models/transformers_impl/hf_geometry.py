@@ -7,9 +7,11 @@ from typing import Any
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
-from ...checkpoint.geometry import Activation, Geometry, RopeScaling
 from ...checkpoint.hf_config import HFConfig, dtype_of
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.geometry import Geometry
+from ...geometry.layer_options import AttentionOptions
+from ...geometry.model_options import Activation, Caps
+from ...geometry.rope_scaling import RopeScaling
 from ..end_tokens import eos_token_ids
 
 # Fields that are above 0 only in models with layers of other kinds.
@@ -90,7 +92,7 @@ def _heads(config: Any) -> tuple[int, int, int]:
 
 def with_attention(geometry: Geometry, options: list[AttentionOptions], head_multiple: int) -> Geometry:
     windows = tuple(each.window for each in options)
-    return replace(geometry, sliding_windows=windows, scores_cap=options[0].cap, head_multiple=head_multiple)
+    return replace(geometry, sliding_windows=windows, caps=Caps(scores=options[0].cap), head_multiple=head_multiple)
 
 
 def _size(config: Any, name: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import Linear
 from ...layers.norm import Norm

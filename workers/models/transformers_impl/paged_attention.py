@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
+from ...geometry.rope_scaling import RopeScaling
 from ...kv.cache_view import CacheView
 from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend

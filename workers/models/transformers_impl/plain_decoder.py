@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...checkpoint.geometry import RopeScaling
-from ...checkpoint.layer_options import AttentionOptions
+from ...geometry.layer_options import AttentionOptions
+from ...geometry.rope_scaling import RopeScaling
 from ...layers.attention import AttentionBackend
 from ...layers.feed_forward import DenseFeedForward
 from ...layers.ops import HeadLayout, Ops

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ...checkpoint.geometry import Activation
+from ...geometry.model_options import Activation
 from ...layers.activation import activated
 from ...layers.norm import LayerNorm, Norm, RMSNorm
 

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from paged_serve.protocol.errors import ConfigError
 
-from ...checkpoint.geometry import Activation, Geometry
 from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.safetensors_files import Checkpoint, check_names
 from ...checkpoint.weight_forms import Weight, joined, with_outputs
 from ...distributed.allocator import release_freed_memory
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.geometry import Geometry
+from ...geometry.model_options import Activation
 from ...layers.backend import Backend
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import Linear

@@ -9,16 +9,16 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.conversion import NotFiniteError, find_not_finite
-from ...checkpoint.geometry import Geometry
 from ...checkpoint.gguf.gguf_checkpoint import open_checkpoint
+from ...geometry.geometry import Geometry
 from ...kv.kv_cache import KVCache
 from ...layers.ops import HeadLayout, Ops
 from ...layers.rotary import Rotary
-from ...pooling.head import pooling_head
 from ...pooling.spec import read_spec
 from ...quantization.source import matrix_source
 from ..decoder import Model
 from ..load import Load
+from ..readers.pooling_reader import pooling_head
 from .checks.equal_check import are_equal
 from .checks.probe import attention_options
 from .checks.row_check import check_rows, watch_operations

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batch.input_batch import InputBatch
-from ...checkpoint.geometry import Geometry
+from ...geometry.geometry import Geometry
 from ...kv.kv_cache import KVCache
 from ...layers.attention import AttentionBackend
 from ...layers.backend import Backend

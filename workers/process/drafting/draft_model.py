@@ -9,8 +9,8 @@ from msgspec import structs
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 
-from ...checkpoint.geometry import Geometry
 from ...distributed.tensor_parallel import TensorParallelGroup
+from ...geometry.geometry import Geometry
 from ...kernels.cpu.library import Pool
 from ...kv.budget import max_model_len
 from ...kv.kv_cache import KVCache

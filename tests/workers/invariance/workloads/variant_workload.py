@@ -15,7 +15,7 @@ from msgspec import structs
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
-from paged_serve.workers.checkpoint.geometry import Geometry
+from paged_serve.workers.geometry.geometry import Geometry
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.models.loading import read_model
 

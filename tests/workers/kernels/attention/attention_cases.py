@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions, alibi_slopes
+from paged_serve.workers.geometry.layer_options import AttentionOptions, alibi_slopes
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 

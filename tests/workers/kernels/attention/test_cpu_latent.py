@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from paged_serve.workers.checkpoint.layer_options import Latent
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.geometry.layer_options import Latent
 from paged_serve.workers.kernels.cpu.attention import attention, cached_head_dim
 from paged_serve.workers.kernels.cpu.elementwise import normalise, rotate_and_cache
 from paged_serve.workers.kernels.cpu.gemm import gemm

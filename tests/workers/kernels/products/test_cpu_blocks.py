@@ -11,8 +11,8 @@ from torch import Tensor
 from paged_serve.workers.checkpoint.blocks.block_weight import PRODUCT_FORMATS, BlockWeight
 from paged_serve.workers.checkpoint.blocks.grids import GRIDS
 from paged_serve.workers.checkpoint.conversion import NotFiniteError
-from paged_serve.workers.checkpoint.experts import Experts
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.geometry.experts import Experts
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.experts.products import expert_gemm

@@ -8,10 +8,10 @@ import torch
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.torch.experts import route
-from paged_serve.workers.checkpoint.experts import Experts
-from paged_serve.workers.checkpoint.geometry import Activation
 from paged_serve.workers.checkpoint.stacked_experts import of_expert, stacked_experts
 from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, Int8Weight
+from paged_serve.workers.geometry.experts import Experts
+from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.elementwise import activate
 from paged_serve.workers.kernels.cpu.experts.products import activate_places, expert_gemm

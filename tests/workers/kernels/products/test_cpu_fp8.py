@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from paged_serve.workers.backends.cpu.products.fp8_product import LARGEST_SCALE, LEAST_SCALE, is_fp8_product
-from paged_serve.workers.checkpoint.experts import Experts
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
 from paged_serve.workers.checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, joined
+from paged_serve.workers.geometry.experts import Experts
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.experts.products import expert_gemm
 from paged_serve.workers.kernels.cpu.experts.routing import dispatch_rows, route_experts

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ....checkpoint.experts import NUM_SHARES, Experts
-from ....checkpoint.geometry import Activation
 from ....checkpoint.packed_weight import PackedWeight
 from ....distributed.tensor_parallel import TensorParallelGroup
+from ....geometry.experts import NUM_SHARES, Experts
+from ....geometry.model_options import Activation
 from ....kernels.cpu.buffers import Buffers
 from ....kernels.cpu.elementwise import activate
 from ....kernels.cpu.experts.products import activate_places, expert_gemm

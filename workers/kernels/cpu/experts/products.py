@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ....checkpoint.geometry import Activation
 from ....checkpoint.packed_weight import BLOCK_FORMATS, PackedWeight, WeightFormat
 from ....checkpoint.stacked_experts import padded_outputs
+from ....geometry.model_options import Activation
 from ..buffers import Buffers
 from ..elementwise import activate_fields
 from ..gemm import CODES_MULTIPLE, ROW_DTYPES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....checkpoint.experts import NUM_SHARES, Experts
+from ....geometry.experts import NUM_SHARES, Experts
 from ..buffers import Buffers
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer, pointer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....checkpoint.experts import NUM_SHARES
+from ....geometry.experts import NUM_SHARES
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.experts import CombineParams, DispatchParams

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from ....checkpoint.layer_options import AttentionOptions, Latent
 from ....checkpoint.packed_weight import PackedWeight, WeightFormat
 from ....checkpoint.stacked_experts import padded_outputs
+from ....geometry.layer_options import AttentionOptions, Latent
 from ....kv.cache_view import CacheView
 from ..attention import attention_fields, cached_head_dim
 from ..gemm import ROW_DTYPES

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....checkpoint.experts import NUM_SHARES
-from ....checkpoint.geometry import Activation
+from ....geometry.experts import NUM_SHARES
+from ....geometry.model_options import Activation
 from ..kernel import SCALARS, Kernel, Launcher, pointer
 from .routing import Choice, Places
 

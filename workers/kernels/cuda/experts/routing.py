@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....checkpoint.experts import Experts
+from ....geometry.experts import Experts
 from ..kernel import Kernel, Launcher, pointer
 
 WARPS, PLACE_THREADS = 4, 256

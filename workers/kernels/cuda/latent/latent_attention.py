@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ....checkpoint.layer_options import AttentionOptions, Latent
+from ....geometry.layer_options import AttentionOptions, Latent
 from ....kv.cache_view import CacheView
 from ..attention import AttentionMergeParams, AttentionPlanParams, PagedAttentionParams, max_cache_bytes
 from ..attention_kernels import (

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ....checkpoint.layer_options import Latent
+from ....geometry.layer_options import Latent
 from ....kv.cache_view import CacheView
 from ..kernel import SCALARS, Kernel, Launcher
 

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ....checkpoint.recurrent.columns import LANES
+from ....geometry.recurrent.columns import LANES
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_gated_delta, check_mamba2
 from ..kernel import SCALARS, Grid, Kernel, Launcher

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from paged_serve.protocol.errors import ConfigError
 
-from ....checkpoint.geometry import Geometry
-from ....checkpoint.layer_options import AttentionOptions
+from ....geometry.geometry import Geometry
+from ....geometry.layer_options import AttentionOptions
 from ..paged_attention import Attended, hold
 
 NUM_TOKENS = 3

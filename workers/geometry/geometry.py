@@ -1,99 +1,24 @@
 """The geometry of a model, independent of its family: the parameters that decoder, weights and KV cache need."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
-from msgspec import Meta
 
 from paged_serve.protocol.errors import ConfigError
 
 from .experts import NUM_SHARES, Experts
 from .layer_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions
-from .recurrent.multipliers import PartMultipliers
+from .model_options import Activation, Biases, Caps, Embeddings, Multipliers, NormKind, QKNorm
 from .recurrent.recurrent import Recurrent
+from .rope_scaling import RopeScaling
 
-Positive = Annotated[float, Meta(gt=0)]
-Growth = Annotated[float, Meta(ge=0, le=100)]  # of a scale with the context; 1 or less in published models
 # The scores that the checkpoint's head computes: of tokens; labels, per text or per token; rewards, per token; none.
 # Or a projection of each token (late interaction).
 Head = Literal["tokens", "labels", "token_labels", "rewards", "process_rewards", "projection", "none"]
 Part = Literal["mixer", "feed_forward"]  # of a layer
-# …_less_1: the file has weight - 1. unbiased_layer: layer norm without a bias; plain_…: without a weight.
-NormKind = Literal["rms", "rms_less_1", "plain_rms", "layer", "layer_less_1", "unbiased_layer", "plain_layer"]
-
-
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Rotated queries are multiplied by 1 + scale * log(1 + floor((position + first) / floor_scale))."""
-
-    scale: float
-    floor_scale: Annotated[int, Meta(ge=1)]
-    first: Literal[0, 1] = 1  # the number of the first position
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are scaled beyond the model's original context length."""
-
-    kind: str  # "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"; "none": no rotation
-    theta: Annotated[float, Meta(gt=1)] = 10000.0
-    factor: Positive = 1.0
-    original_max_positions: Annotated[int, Meta(ge=1)] = 1
-    low_freq_factor: Positive = 1.0  # llama3
-    high_freq_factor: Positive = 4.0  # llama3
-    beta_fast: Positive = 32.0  # yarn
-    beta_slow: Positive = 1.0  # yarn
-    attention_factor: float | None = None  # yarn, longrope; None: derived from `factor`
-    mscale: Growth | None = None  # yarn
-    mscale_all_dim: Growth | None = None  # yarn
-    truncate: bool = True  # yarn
-    short_factors: tuple[Positive, ...] = ()  # longrope: divisors of each pair's frequency
-    long_factors: tuple[Positive, ...] = ()
-    share: Annotated[float, Meta(gt=0, le=1)] = 1.0  # proportional: of the pairs, those that turn
-    rotary_dim: int | None = None  # rotated elements of a head; None: all
-    is_backwards: bool = False  # heads turn the other way
-    temperature: Temperature | None = None
-    is_long: bool = False  # longrope: uses the long factors, because max_model_len exceeds the original positions
-
-
-@dataclass(frozen=True, slots=True)
-class Activation:
-    """An activation: activation(gate) * up if gated, else activation(x). "gelu_tanh" approximates erf by tanh.
-
-    "clamped", always gated: gate * sigmoid(slope * gate) * (up + 1), with gate <= limit and -limit <= up <= limit.
-    "xielu", never gated: alpha_p * x * x above 0 and alpha_n * (exp(x) - 1 - x) below, each plus x / 2.
-    """
-
-    kind: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped", "xielu"] = "silu"  # relu2: relu squared
-    is_gated: bool = True
-    slope: float = 1.0  # clamped
-    limit: float = 0.0  # clamped
-    alpha_p: float = 0.0  # xielu; each layer has its own
-    alpha_n: float = 0.0  # xielu
-
-    @property
-    def constants(self) -> tuple[float, float]:
-        """The numbers that the kernels read."""
-        return (self.alpha_p, self.alpha_n) if self.kind == "xielu" else (self.slope, self.limit)
-
-    def outputs(self, inputs: int) -> int:
-        return inputs // 2 if self.is_gated else inputs
-
-    def inputs(self, outputs: int) -> int:
-        return outputs * 2 if self.is_gated else outputs
-
-
-@dataclass(frozen=True, slots=True)
-class Multipliers:
-    """Constant factors of a family."""
-
-    embedding: float = 1.0
-    residual: float = 1.0  # of the outputs of attention and feed-forward
-    logits: float = 1.0
-    scores: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
-    parts: PartMultipliers | None = None  # of layers with attention and a recurrence in parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,38 +43,24 @@ class Geometry:
     dtype: torch.dtype
     eos_token_ids: tuple[int, ...] = ()
     interleaved: bool = False  # rotary pairs are adjacent elements of a head; otherwise i and i + rotary_dim / 2
-    multipliers: Multipliers = Multipliers()
-    learned_positions: bool = False  # each position has a learned vector that is added to its token; no rotation
-    qkv_bias: bool = False
-    output_bias: bool = False  # of attention's output projection
-    mlp_bias: bool = False
-    down_bias: bool | None = None  # of the feed-forward's last projection; None: as `mlp_bias`
-    head_bias: bool = False
-    qk_norm: bool = False  # queries and keys are normalised per head
-    whole_qk_norm: bool = False  # queries are normalised over all heads, and keys likewise
+    multipliers: Multipliers = field(default_factory=Multipliers)
+    embeddings: Embeddings = field(default_factory=Embeddings)
+    biases: Biases = field(default_factory=Biases)
+    caps: Caps = field(default_factory=Caps)
+    qk_norm: QKNorm | None = None
     clip_qkv: float | None = None  # queries, keys and values are clipped to +- this value
     is_parallel: bool = False  # attention and feed-forward read the same hidden states, and both outputs are added
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens
-    num_token_types: int = 0
-    num_task_types: int = 0  # each token also adds the embedding of the first
-    projected_size: int = 0  # of token embeddings and, unless bidirectional, returned vectors; 0: as the layers
     usual_max_len: int | None = None  # tokens; the default of max_model_len if less than max_position_embeddings
-    scores_cap: float = 0.0  # of attention scores, by a tanh; 0: no cap
-    logits_cap: float = 0.0
     reaches: tuple[int, ...] = ()  # per encoder layer: tokens attended to on each side; 0: all
     attention_chunks: tuple[int, ...] = ()  # per layer, see AttentionMask; 0: none. Empty: none in any layer
     slopes: tuple[float, ...] = ()  # ALiBi, of all heads: scores decrease with the distance of the key; empty: no ALiBi
     relative_positions: RelativePositions | None = None  # the same in all layers
     disentangled: Disentangled | None = None  # the same in all layers
-    qk_norm_kind: NormKind | None = None  # None: as `norm`
-    qk_norm_per_head: bool = False  # each head has its own weights
-    # The weights of these norms multiply rotated elements. Their kind is plain_rms, which a rotation does not change.
-    weighs_rotated_heads: bool = False
     head_multiple: int = 1  # elements; heads in the KV cache are zero-padded to a multiple of this
     experts: tuple[Experts | None, ...] = ()  # per layer; None: its feed-forward is dense. Empty: all are
-    has_gated_attention: bool = False  # attention's outputs have a gate
-    attention_gate: Literal["sigmoid", "softplus"] = "sigmoid"  # its function
+    attention_gate: Literal["sigmoid", "softplus"] | None = None  # of attention's outputs; None: they have no gate
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
     is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
@@ -160,12 +71,19 @@ class Geometry:
     has_value_norm: bool = False  # each value head is scaled to a mean square of 1
     value_dim: int | None = None  # of each head; the cache pads it to head_dim. None: head_dim
     value_scale: float = 1.0  # of attention's outputs; only with value_dim
+    has_sinks_beyond_windows: bool = True  # layers with full attention have sinks too, where a file names any
     layers_with_one_kv_matrix: frozenset[int] = frozenset()  # values are the keys before norm and rotation
     layer_inputs: LayerInputs | None = None
     has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer
     altup: AltUp | None = None  # tokens have several residual streams, which are float32
     # Per layer: gates of the feed-forward are kept as far as they exceed their mean by so many standard deviations.
     gate_cuts: tuple[float | None, ...] = ()  # None: as they are. Empty: in all layers
+
+    def with_sizes_of_layers(self, **sizes: Sequence[int]) -> "Geometry":
+        """The same with `sizes` of each layer; fields of LayerSizes without any are those of the whole model."""
+        common = {name: getattr(self, name) for name in LayerSizes._fields if name not in sizes}
+        each = (dict(zip(sizes, values, strict=True)) for values in zip(*sizes.values(), strict=True))
+        return replace(self, layer_sizes=tuple(LayerSizes(**common, **found) for found in each))
 
     def of_layer(self, layer: int) -> "Geometry":
         """The same with the sizes of that layer."""
@@ -184,9 +102,12 @@ class Geometry:
         """The different numbers of query heads that layers have."""
         return sorted({sizes.num_heads for sizes in self.layer_sizes} or {self.num_heads})
 
-    def has_qk_norm(self, layer: int) -> bool:
-        """Whether each head of the layer is normalised; without weights only heads that are rotated are."""
-        return self.qk_norm and not (self.qk_norm_kind == "plain_rms" and self.ropes[layer].kind == "none")
+    def head_norm(self, layer: int) -> NormKind | None:
+        """The norm of each query and key head of the layer; without weights only heads that are rotated have one."""
+        if self.qk_norm is None or self.qk_norm.spans != "head":
+            return None
+        kind = self.qk_norm.kind or self.norm
+        return None if kind == "plain_rms" and self.ropes[layer].kind == "none" else kind
 
     def experts_of(self, layer: int) -> Experts | None:
         return self.experts[layer] if self.experts else None
@@ -223,7 +144,7 @@ class Geometry:
     @property
     def embedding_size(self) -> int:
         """The size of a token's own embedding."""
-        return self.projected_size or self.hidden_size
+        return self.embeddings.projected_size or self.hidden_size
 
     @property
     def position_size(self) -> int:
