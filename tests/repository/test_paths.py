@@ -1,4 +1,4 @@
-"""Every path of a script that a page, a recipe or a comment names exists, and so does every program that they name."""
+"""Every script, program and test that a page, a recipe or a comment names exists."""
 
 import functools
 import re
@@ -8,6 +8,7 @@ from house import ROOMS, ROOT, SCRIPTS
 ENDINGS = ("md", "py", "h", "cpp", "cu", "cuh")
 FOLDERS = (*ROOMS, SCRIPTS, "docs", "csrc", "tests", "examples", "deploy")
 AT_THE_TOP = ("README.md", "justfile", "setup.py", "pyproject.toml", "constraints.txt", ".ci/run")
+NAMED_TEST = r"((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?"
 PROGRAMS = {path.name for path in (ROOT / SCRIPTS).rglob("*.py")}
 
 
@@ -36,3 +37,16 @@ def test_every_benchmark_that_a_page_names_without_its_folder_exists():
     named = [(where, name) for where, text in pages.items() for name in re.findall(r"\bbench_\w+\.py", text)]
     assert [f"{where} names {name}" for where, name in named if name not in PROGRAMS] == []
     assert {where for where, _ in named} >= {"docs/benchmarks.md"}
+
+
+def test_every_test_that_is_named_exists():
+    """Comments of nightly tests name the fast tests that stand for them."""
+    files = [path for path in texts() if re.search(r"(^|/)test_\w+\.py$", path)]
+    named = [(where, *found) for where, text in texts().items() for found in re.findall(NAMED_TEST, text)]
+    wrong = []
+    for where, path, function in named:
+        found = [file for file in files if f"/{file}".endswith(f"/{path}")]
+        if not found or (function and not any(f"def {function}(" in texts()[file] for file in found)):
+            wrong.append(f"{where} names {path}::{function}")
+    assert wrong == []
+    assert len(named) > 100
