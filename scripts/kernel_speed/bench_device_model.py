@@ -35,6 +35,7 @@ from paged_serve.workers.layers.decode_step import EagerDecodeStep
 from paged_serve.workers.models.assembly import Assembly
 from paged_serve.workers.models.decoder import Model
 from paged_serve.workers.models.loading import read_model
+from paged_serve.workers.models.readers.layer_reader import LayerReader
 from paged_serve.workers.pooling.head import PoolingHead
 from paged_serve.workers.pooling.spec import PoolingSpec
 from paged_serve.workers.quantization.source import matrix_source
@@ -87,9 +88,10 @@ def random_model(shape: dict[str, Any], backend: CudaBackend, quantization: Quan
         checkpoint = RandomCheckpoint(folder, backend.device)
         source = matrix_source(folder, checkpoint, config, geometry.dtype)
         group = TensorParallelGroup()
-        return Assembly(
+        reader = LayerReader(
             checkpoint, source, family.weight_names, geometry, group, backend, lambda done, total: None
-        ).model(PoolingHead(PoolingSpec(("generate",)), geometry.hidden_size))
+        )
+        return Assembly(reader).model(PoolingHead(PoolingSpec(("generate",)), geometry.hidden_size))
 
 
 class Bench:

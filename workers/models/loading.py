@@ -35,6 +35,7 @@ from .packed_weights.records import key_of
 from .post_norm_decoder import PostNormAssembly
 from .readers.expert_checks import check_experts
 from .readers.latent_checks import check_latent
+from .readers.layer_reader import LayerReader
 from .readers.pooling_reader import label_layers, pooling_head
 from .registry import read_geometry
 from .transformers_impl.choice import is_for_transformers, refusals_named
@@ -87,7 +88,7 @@ def _of_family(load: Load, family: Family, geometry: Geometry, lora: LoraConfig 
         source = matrix_source(path, checkpoint, config, dtype, load.pool, is_transposed=names.are_transposed)
         adapters = _adapters(path, lora, backend, geometry, load.group)
         parts = checkpoint, source, names, geometry, load.group, backend, load.on_progress, store, adapters
-        return assembly(*parts).model(head)
+        return assembly(LayerReader(*parts)).model(head)
 
     try:
         return _through_packed_weights(load, geometry, checkpoint, assembled)

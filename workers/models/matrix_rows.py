@@ -63,22 +63,22 @@ def query_key_value_rows(
         # A narrower value is padded with its own first elements, which the output projection does not read.
         values = (key.unsqueeze(1) * value_dim + plain % value_dim).flatten()
         return [
-            Rows.chosen(names[0], heads * head_dim, _rows(query, rotated)),
-            Rows.chosen(names[1], kv_heads * head_dim, _rows(key, rotated)),
+            Rows.chosen(names[0], heads * head_dim, rows_of(query, rotated)),
+            Rows.chosen(names[1], kv_heads * head_dim, rows_of(key, rotated)),
             Rows.chosen(names[2], kv_heads * value_dim, values),
         ]
     total = (heads + 2 * kv_heads) * head_dim
     if num_parts > 1:
         part = heads // num_parts
         first, other = (head // part * 3 * part + head % part for head in (query, key))
-        rows = torch.cat([_rows(first, rotated), _rows(other + 2 * part, rotated), _rows(other + part, plain)])
+        rows = torch.cat([rows_of(first, rotated), rows_of(other + 2 * part, rotated), rows_of(other + part, plain)])
         return [Rows.chosen(names[0], total, rows)]
     if not are_grouped:
         starts = (query, rotated), (heads + key, rotated), (heads + kv_heads + key, plain)
-        return [Rows.chosen(names[0], total, _rows(*place)) for place in starts]
+        return [Rows.chosen(names[0], total, rows_of(*place)) for place in starts]
     sharing = heads // kv_heads
     first, last = query // sharing * (sharing + 2) + query % sharing, key * (sharing + 2) + sharing
-    rows = torch.cat([_rows(first, rotated), _rows(last, rotated), _rows(last + 1, plain)])
+    rows = torch.cat([rows_of(first, rotated), rows_of(last, rotated), rows_of(last + 1, plain)])
     return [Rows.chosen(names[0], total, rows)]
 
 
@@ -107,6 +107,6 @@ def order_of_head(geometry: Geometry, layer: int) -> Tensor:
     return torch.cat([one, low, other, high])
 
 
-def _rows(heads: Tensor, order: Tensor) -> Tensor:
-    """The indices of the rows of `heads` [n], grouped by head, with each head's rows in `order`."""
-    return (heads.unsqueeze(1) * len(order) + order).flatten()
+def rows_of(parts: Tensor, order: Tensor) -> Tensor:
+    """The rows of some `parts` [n], each of which has len(order) rows, in this order."""
+    return (parts.unsqueeze(1) * len(order) + order).flatten()

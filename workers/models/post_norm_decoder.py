@@ -51,14 +51,14 @@ class PostNormAssembly(Assembly):
 
     def model(self, pooling: PoolingHead) -> PostNormDecoder:
         """Raises ConfigError naming a tensor that is missing, misshapen or unexplained."""
-        geometry, names = self._geometry, self._names
+        geometry, names = self._reader.geometry, self._reader.names
         project_in = self._projection(names.project_in, geometry.hidden_size, geometry.vector_size)
         project_out = self._projection(names.project_out, geometry.vector_size, geometry.hidden_size)
         model = super().model(pooling)
         own = {each.name: getattr(model, each.name) for each in fields(model)}
         return PostNormDecoder(**own, project_in=project_in, project_out=project_out)
 
-    def _final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
+    def final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
         """The last layer's own."""
         final_norm = layers[-1].mlp_norm
         assert final_norm is not None, "the decoder has no final norm"
@@ -66,4 +66,4 @@ class PostNormAssembly(Assembly):
 
     def _projection(self, name: str, outputs: int, inputs: int) -> Linear | None:
         """Every rank computes all of it, because it is small."""
-        return self._column_parallel([Rows(name, outputs, (0, outputs))], inputs, bias=False) if name else None
+        return self._reader.column_parallel([Rows(name, outputs, (0, outputs))], inputs, bias=False) if name else None

@@ -24,13 +24,15 @@ from ...kernels.cpu.library import Pool
 from ...layers.backend import Backend
 from ...layers.embedding import VocabularyEmbedding
 from ...layers.linear import Linear
-from ...layers.ops import Ops
 from ...quantization.source import matrix_source
 from ..assembly import Assembly
 from ..decoder import Model
 from ..families.family import Family
 from ..matrix_rows import Rows, query_key_value_rows
 from ..names.weight_names import WeightNames
+from ..readers.attention_reader import AttentionReader
+from ..readers.layer_reader import LayerReader
+from ..readers.recurrent.recurrent_parts import RecurrentParts
 from ..registry import geometry_of
 from .eagle3 import Eagle3Head
 from .tables import read_embedding, target_embedding
@@ -74,7 +76,9 @@ def load_eagle3(folder: Path, target_folder: Path, config: ModelConfig, target: 
         backend: Backend = SingleRowsBackend() if pool is None else CpuBackend(pool)
         source = matrix_source(folder, checkpoint, own_config, geometry.dtype, pool)
         group = TensorParallelGroup()
-        assembly = Eagle3Assembly(checkpoint, source, names, geometry, group, backend, lambda done, total: None)
+        assembly = Eagle3Assembly(
+            LayerReader(checkpoint, source, names, geometry, group, backend, lambda done, total: None)
+        )
         if TABLE in checkpoint.entries:
             embedding, table_bytes = read_embedding(checkpoint, TABLE, own_config, target, backend)
         else:
@@ -84,62 +88,73 @@ def load_eagle3(folder: Path, target_folder: Path, config: ModelConfig, target: 
         checkpoint.close()
 
 
+class JoinedInputsReader(AttentionReader):
+    """Queries, keys and values are projected from an embedding and a hidden state, side by side."""
+
+    def query_key_value(self, index: int) -> Linear:
+        reader = self._reader
+        geometry, names = reader.geometry, reader.names
+        each = names.query, names.key, names.value
+        spans = (0, geometry.num_heads), (0, geometry.num_kv_heads)
+        rows = query_key_value_rows(each, geometry, *spans, 0, are_grouped=False)
+        return reader.column_parallel(rows, 2 * geometry.hidden_size, geometry.biases.qkv)
+
+
 class Eagle3Assembly(Assembly):
     """Builds a head from its checkpoint. The geometry's vocabulary is that of drafts."""
+
+    def __init__(self, reader: LayerReader):
+        super().__init__(reader)
+        self._attention = JoinedInputsReader(reader, RecurrentParts(reader), self._ops, self._attention_backend)
 
     def head(
         self, embedding: VocabularyEmbedding, table_bytes: int, target: Geometry, normalises_residual: bool
     ) -> Eagle3Head:
         """Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
-        geometry, names, size = self._geometry, self._names, self._geometry.hidden_size
-        heads = self._heads()
-        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
-        layer = self._attention(0, ops, attention)
-        feed_forward = self._feed_forward(0, ops)
+        reader = self._reader
+        geometry, names, size = reader.geometry, reader.names, reader.geometry.hidden_size
+        layer = self._attention.attention(0)
+        feed_forward = self._feed_forward.read(0)
         assert feed_forward is not None
         head = Eagle3Head(
-            geometry=replace(geometry, head_multiple=attention.head_multiple),
+            geometry=replace(geometry, head_multiple=self._attention_backend.head_multiple),
             tapped=tapped_layers(target.num_layers),
             embedding=embedding,
-            joining=self._column_parallel([Rows("fc", size, (0, size))], 3 * size, False),
-            embedding_norm=self._norm(names.attention_norm, size),
-            hidden_norm=self._norm(names.attention_norm.replace("input_layernorm", "hidden_norm"), size),
+            joining=reader.column_parallel([Rows("fc", size, (0, size))], 3 * size, False),
+            embedding_norm=reader.norm(names.attention_norm, size),
+            hidden_norm=reader.norm(names.attention_norm.replace("input_layernorm", "hidden_norm"), size),
             attention=layer,
-            mlp_norm=self._norm(names.mlp_norm, size),
+            mlp_norm=reader.norm(names.mlp_norm, size),
             feed_forward=feed_forward,
-            final_norm=self._norm(names.final_norm, size),
-            output_head=self._output_head(self._backend.head(self._head_matrix(names.output_head))),
+            final_norm=reader.norm(names.final_norm, size),
+            output_head=self._vocabulary.output_head(
+                reader.backend.head(self._vocabulary.head_matrix(names.output_head))
+            ),
             target_ids=self._target_ids(target.vocab_size),
             normalises_residual=normalises_residual,
-            ops=ops,
-            attention_backend=attention,
-            weights_bytes=self._loaded_bytes + table_bytes,
+            ops=self._ops,
+            attention_backend=self._attention_backend,
+            weights_bytes=reader.loaded_bytes + table_bytes,
         )
-        self._finish(names.unused)
+        self.finish(names.unused)
         return head
-
-    def _query_key_value(self, index: int, ops: Ops) -> Linear:
-        geometry, names = self._geometry, self._names
-        each = names.query, names.key, names.value
-        spans = (0, geometry.num_heads), (0, geometry.num_kv_heads)
-        rows = query_key_value_rows(each, geometry, *spans, 0, are_grouped=False)
-        return self._column_parallel(rows, 2 * geometry.hidden_size, geometry.biases.qkv)
 
     def _target_ids(self, vocab_size: int) -> Tensor:
         """The file has the difference between a token's two numbers."""
-        count = self._geometry.vocab_size
-        if "d2t" not in self._checkpoint.entries:
+        reader = self._reader
+        count = reader.geometry.vocab_size
+        if "d2t" not in reader.checkpoint.entries:
             if count == vocab_size:
                 return torch.arange(count)
             raise ConfigError(
-                f"{self._checkpoint.folder} has no tensor d2t, which maps its {count} draft tokens to the model's "
+                f"{reader.checkpoint.folder} has no tensor d2t, which maps its {count} draft tokens to the model's "
                 f"{vocab_size}"
             )
-        found = torch.arange(count) + self._checkpoint.read("d2t", (count,), dtypes=("I64", "I32")).long()
+        found = torch.arange(count) + reader.checkpoint.read("d2t", (count,), dtypes=("I64", "I32")).long()
         low, high = int(found.min()), int(found.max())
         if not 0 <= low <= high < vocab_size:
             raise ConfigError(
-                f"{self._checkpoint.folder}: tensor d2t maps draft tokens to {low} to {high}, but the model's tokens "
+                f"{reader.checkpoint.folder}: tensor d2t maps draft tokens to {low} to {high}, but the model's tokens "
                 f"are 0 to {vocab_size - 1}"
             )
         return found

@@ -26,6 +26,7 @@ from ..catalogue import FAMILIES
 from ..decoder import Model
 from ..families.family import FULL, Family
 from ..names.mtp_names import DECODER_LAYER, MtpNames
+from ..readers.layer_reader import LayerReader
 from ..registry import families_with, family_of, geometry_of
 from .mtp import MtpHead
 
@@ -59,7 +60,9 @@ def load_mtp(folder: Path, config: ModelConfig, target: Model, pool: Pool | None
         backend: Backend = SingleRowsBackend() if pool is None else CpuBackend(pool)
         source = matrix_source(folder, checkpoint, config, geometry.dtype, pool)
         group = TensorParallelGroup()
-        assembly = MtpAssembly(checkpoint, source, own_names, geometry, group, backend, lambda done, total: None)
+        assembly = MtpAssembly(
+            LayerReader(checkpoint, source, own_names, geometry, group, backend, lambda done, total: None)
+        )
         return assembly.head(names, index, target)
     finally:
         checkpoint.close()
@@ -70,56 +73,67 @@ class MtpAssembly(Assembly):
 
     def head(self, names: MtpNames, index: int, target: Model) -> MtpHead:
         """Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
-        size, heads = self._geometry.hidden_size, self._heads()
-        attention, ops = self._backend.attention(heads), self._backend.ops(heads)
+        reader = self._reader
+        size = reader.geometry.hidden_size
         norms = [
-            self._norm(name.format(index), size) for name in (names.embedding_norm, names.hidden_norm, names.final_norm)
+            reader.norm(name.format(index), size)
+            for name in (names.embedding_norm, names.hidden_norm, names.final_norm)
         ]
         part = MatrixPart((size, 2 * size), 0, 0, size)
-        joining = self._matrix(self._source.stored, names.joining.format(index), part)
-        layer = self._layer(index, ops, attention)
+        joining = reader.matrix(reader.source.stored, names.joining.format(index), part)
+        layer = self.layer(index)
         embedding = self._embedding(names.embedding.format(index), target)
         output_head = self._head(names.output_head.format(index), target)
-        self._finish(self._names.unused)
+        self.finish(reader.names.unused)
         return MtpHead(
-            geometry=replace(self._geometry, num_layers=1, recurrent=(), head_multiple=attention.head_multiple),
+            geometry=replace(
+                reader.geometry, num_layers=1, recurrent=(), head_multiple=self._attention_backend.head_multiple
+            ),
             tapped=(target.geometry.num_layers,),
             index=index,
             embedding=embedding,
             embedding_norm=norms[0],
             hidden_norm=norms[1],
-            joining=self._backend.linear(joining),
+            joining=reader.backend.linear(joining),
             layer=layer,
             final_norm=norms[2],
             output_head=output_head,
-            ops=ops,
-            attention_backend=attention,
-            weights_bytes=self._loaded_bytes,
+            ops=self._ops,
+            attention_backend=self._attention_backend,
+            weights_bytes=reader.loaded_bytes,
         )
 
     def _embedding(self, own: str, target: Model) -> VocabularyEmbedding:
-        is_own = self._differs(own, shared := self._names.embedding)
+        reader = self._reader
+        is_own = self._differs(own, shared := reader.names.embedding)
         if not is_own and target.tp_size == 1:
             return target.embedding.without_adapters
-        return VocabularyEmbedding(self._backend.table(self._vocabulary_table(own if is_own else shared)), self._group)
+        return VocabularyEmbedding(
+            reader.backend.table(self._vocabulary.table(own if is_own else shared)), reader.group
+        )
 
     def _head(self, own: str, target: Model) -> OutputHead:
-        shared = self._names.output_head
-        if shared not in self._checkpoint.entries and target.geometry.tie_word_embeddings:
-            shared = self._names.embedding
+        reader = self._reader
+        shared = reader.names.output_head
+        if shared not in reader.checkpoint.entries and target.geometry.tie_word_embeddings:
+            shared = reader.names.embedding
         is_own = self._differs(own, shared)
         if not is_own and target.tp_size == 1 and target.adapters is None and target.output_head is not None:
             return target.output_head
-        return self._output_head(self._backend.head(self._head_matrix(own if is_own else shared)))
+        return self._vocabulary.output_head(
+            reader.backend.head(self._vocabulary.head_matrix(own if is_own else shared))
+        )
 
     def _differs(self, own: str, shared: str) -> bool:
         """Whether the file has a table of the head's own: some repeat the target's, which need not be loaded twice."""
-        if own not in self._checkpoint.entries:
+        reader = self._reader
+        if own not in reader.checkpoint.entries:
             return False
-        if shared not in self._checkpoint.entries:
+        if shared not in reader.checkpoint.entries:
             return True
-        shape, dtype = (self._geometry.vocab_size, self._geometry.hidden_size), self._geometry.dtype
-        one, other = (self._checkpoint.read(name, shape).to(dtype) for name in (own, shared))
+        geometry = reader.geometry
+        shape = geometry.vocab_size, geometry.hidden_size
+        one, other = (reader.checkpoint.read(name, shape).to(geometry.dtype) for name in (own, shared))
         return not torch.equal(one, other)
 
 

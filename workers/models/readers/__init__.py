@@ -1,1 +1,1 @@
-"""Read this rank's weights of a checkpoint: vectors, norms, projections, feed-forwards. Open weight_reader.py first."""
+"""Read this rank's weights of a checkpoint: one reader for each part of a model. Open layer_reader.py first."""

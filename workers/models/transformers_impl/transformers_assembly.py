@@ -42,7 +42,7 @@ from .recognition import GATED, NormKind, activation_of, gated_activation, is_ro
 UNUSED = ("rotary_emb.inv_freq",)  # name endings of tensors that no model needs
 
 
-class TransformersAssembly(WeightReader):
+class TransformersAssembly:
     """Replaces modules one by one; a module that is not recognised stays, and every rank reads all of its weights."""
 
     def __init__(
@@ -58,7 +58,7 @@ class TransformersAssembly(WeightReader):
         backend: Backend,
         on_progress: Callable[[int, int], None],
     ):
-        super().__init__(checkpoint, source, WeightNames(), geometry, group, backend, on_progress)
+        self._reader = WeightReader(checkpoint, source, WeightNames(), geometry, group, backend, on_progress)
         self._model = model
         self._base = base
         self._prefix = f"{model.base_model_prefix}."
@@ -75,6 +75,7 @@ class TransformersAssembly(WeightReader):
 
         Raises ConfigError naming a tensor that is missing, unused or of the wrong shape.
         """
+        reader = self._reader
         self._vocabulary()
         for name, module in list(self._model.named_modules()):
             if name in self._replaced:
@@ -82,10 +83,10 @@ class TransformersAssembly(WeightReader):
             if (ours := self._replacement(name, module, ops)) is not None:
                 self._put(name, ours)
         self._read_rest()
-        skip_zero_biases(self._checkpoint)
-        check_names(self._checkpoint, (*UNUSED, *self._tied()))
-        self._on_progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
-        return self._loaded_bytes, self._source.report.facts()
+        skip_zero_biases(reader.checkpoint)
+        check_names(reader.checkpoint, (*UNUSED, *self._tied()))
+        reader.on_progress(reader.checkpoint.total_bytes, reader.checkpoint.total_bytes)
+        return reader.loaded_bytes, reader.source.report.facts()
 
     def _replacement(self, name: str, module: nn.Module, ops: Ops) -> nn.Module | None:
         if type(module) is nn.Linear:
@@ -121,17 +122,17 @@ class TransformersAssembly(WeightReader):
         self._model.set_submodule(name, module)
         if not isinstance(module, nn.Identity):
             self.ours.append(module)
-        self._checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
+        self._reader.checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         if isinstance(module, ProductModule | FeedForwardModule | AttentionModule):
             release_freed_memory()
 
     def _linear(self, name: str, module: nn.Linear) -> ProductModule:
-        size = self._group.size
+        size = self._reader.group.size
         style = self._style(name, module)
         if style == "row":
             return ProductModule(self._row_parallel(name, module), module.in_features // size, module.out_features)
         weight, bias = self._outputs(name, module)
-        return ProductModule(self._backend.linear(weight, bias), module.in_features, weight.shape[0])
+        return ProductModule(self._reader.backend.linear(weight, bias), module.in_features, weight.shape[0])
 
     def _attention(self, name: str, module: nn.Module, plain: PlainAttention) -> nn.Module | None:
         """One product for queries, keys and values; None if ranks divide the layers differently."""
@@ -162,7 +163,7 @@ class TransformersAssembly(WeightReader):
         """One product for several layers with the same input, and the number of outputs of each on this rank."""
         read = [self._outputs(each, layer) for each, layer in into]
         biases = [bias for _, bias in read if bias is not None]
-        product = self._product(joined([weight for weight, _ in read]), torch.cat(biases) if biases else None)
+        product = self._reader.product(joined([weight for weight, _ in read]), torch.cat(biases) if biases else None)
         return product, [weight.shape[0] for weight, _ in read]
 
     def _feed_forward(self, name: str, module: nn.Module, activation: Activation, ops: Ops) -> nn.Module | None:
@@ -178,7 +179,7 @@ class TransformersAssembly(WeightReader):
         return FeedForwardModule(ops, gate_up, activation, self._row_parallel(down, layers[2]))
 
     def _style(self, name: str, module: Any) -> Style:
-        size, style = self._group.size, self._plan.style(name.removeprefix(self._prefix))
+        size, style = self._reader.group.size, self._plan.style(name.removeprefix(self._prefix))
         shared = {"whole": size, "column": module.out_features, "row": module.in_features}[style]
         if shared % size:
             raise ConfigError(f"tensor_parallel_size={size} does not divide the {shared} {style}s of {name}")
@@ -186,70 +187,72 @@ class TransformersAssembly(WeightReader):
 
     def _outputs(self, name: str, module: Any) -> tuple[Weight, Tensor | None]:
         """This rank's outputs of a linear layer, or all of them if it is not divided by outputs."""
+        reader = self._reader
         stored, outputs = self._stored_name(name), module.out_features
-        span = self._even_span(outputs) if self._style(name, module) == "column" else (0, outputs)
+        span = reader.even_span(outputs) if self._style(name, module) == "column" else (0, outputs)
         part = MatrixPart((outputs, module.in_features), 0, *span)
-        bias = None if module.bias is None else self._bias([Rows(stored, outputs, span)])
-        return self._matrix(self._source.projections, stored, part), bias
+        bias = None if module.bias is None else reader.bias([Rows(stored, outputs, span)])
+        return reader.matrix(reader.source.projections, stored, part), bias
 
     def _row_parallel(self, name: str, module: Any) -> Linear:
         """The product of this rank's inputs, or of all inputs if the layer is not divided by inputs."""
+        reader = self._reader
         stored, (outputs, inputs) = self._stored_name(name), (module.out_features, module.in_features)
-        bias = None if module.bias is None else self._bias([Rows(stored, outputs, (0, outputs))])
+        bias = None if module.bias is None else reader.bias([Rows(stored, outputs, (0, outputs))])
         if self._style(name, module) != "row":
-            weight = self._matrix(self._source.projections, stored, MatrixPart((outputs, inputs), 0, 0, outputs))
-            return self._backend.linear(weight, bias)
-        part = MatrixPart((outputs, inputs), 1, *self._even_span(inputs))
-        return self._backend.row_parallel(self._matrix(self._source.projections, stored, part), bias, self._group)
+            weight = reader.matrix(reader.source.projections, stored, MatrixPart((outputs, inputs), 0, 0, outputs))
+            return reader.backend.linear(weight, bias)
+        part = MatrixPart((outputs, inputs), 1, *reader.even_span(inputs))
+        return reader.backend.row_parallel(reader.matrix(reader.source.projections, stored, part), bias, reader.group)
 
     def _vocabulary(self) -> None:
         """Replace the embedding of tokens, unless its class is unknown, and the output head."""
         embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
         names = {module: name for name, module in self._model.named_modules()}
         stored = self._stored_name(names[embedding])
-        rows, span = self._vocabulary_rows()
-        shape = (self._geometry.vocab_size, self._geometry.hidden_size)
+        rows, span = self._reader.vocabulary_rows()
+        shape = (self._reader.geometry.vocab_size, self._reader.geometry.hidden_size)
         if (embedding.num_embeddings, embedding.embedding_dim) != shape or head.out_features != shape[0]:
             raise ConfigError(f"its embedding and its head are not of {shape[0]} tokens and {shape[1]} elements")
         is_tied, is_plain = f"{names[head]}.weight" in self._tied(), type(embedding) is nn.Embedding
         head_name = stored if is_tied else names[head]
-        bias = self._head_bias(names[head]) if head.bias is not None else None
+        bias = self._reader.head_bias(names[head]) if head.bias is not None else None
         table: VocabularyEmbedding | None = None
         product: Linear
-        if is_tied and is_plain and bias is None and not self._source.quantizes_head:
-            tied = self._backend.tied_table(self._table_rows(f"{stored}.weight", shape, span, rows))
-            table, product = VocabularyEmbedding(tied, self._group), tied
+        if is_tied and is_plain and bias is None and not self._reader.source.quantizes_head:
+            tied = self._reader.backend.tied_table(self._reader.table_rows(f"{stored}.weight", shape, span, rows))
+            table, product = VocabularyEmbedding(tied, self._reader.group), tied
         else:
             if is_plain:
-                share = self._table_rows(f"{stored}.weight", shape, span, rows)
-                table = VocabularyEmbedding(self._backend.table(share), self._group)
-            part, source = MatrixPart(shape, 0, *span), self._source
+                share = self._reader.table_rows(f"{stored}.weight", shape, span, rows)
+                table = VocabularyEmbedding(self._reader.backend.table(share), self._reader.group)
+            part, source = MatrixPart(shape, 0, *span), self._reader.source
             reader = source.tables if is_tied and not source.quantizes_head else source.head
-            matrix = with_outputs(self._matrix(reader, head_name, part), rows)
-            product = self._backend.head(matrix, bias)
+            matrix = with_outputs(self._reader.matrix(reader, head_name, part), rows)
+            product = self._reader.backend.head(matrix, bias)
         if table is not None:
             self._put(names[embedding], EmbeddingModule(table))
-        self._put(names[head], HeadModule(OutputHead(product, self._geometry.vocab_size, self._group)))
+        self._put(names[head], HeadModule(OutputHead(product, self._reader.geometry.vocab_size, self._reader.group)))
 
     def _table(self, name: str, module: nn.Embedding) -> Table:
         """A table other than the embedding of tokens; every rank holds all of it."""
         shape, rows = (module.num_embeddings, module.embedding_dim), -(-module.num_embeddings // VOCABULARY_MULTIPLE)
         stored = f"{self._stored_name(name)}.weight"
-        weight = self._table_rows(stored, shape, (0, shape[0]), rows * VOCABULARY_MULTIPLE)
-        return self._backend.table(weight, name)
+        weight = self._reader.table_rows(stored, shape, (0, shape[0]), rows * VOCABULARY_MULTIPLE)
+        return self._reader.backend.table(weight, name)
 
     def _vectors(self, name: str, module: nn.Module) -> tuple[Tensor, Tensor | None]:
         stored, parameters = self._stored_name(name), dict(module.named_parameters())
         weight, size = f"{stored}.weight" if stored else "weight", len(parameters["weight"])
         has_bias = "bias" in parameters
-        return self._vector(weight, size), self._vector(f"{stored}.bias", size) if has_bias else None
+        return self._reader.vector(weight, size), self._reader.vector(f"{stored}.bias", size) if has_bias else None
 
     def _read_rest(self) -> None:
         """Read the weights of modules that were not replaced, and buffers that are in the file."""
         for owner, name, full_name, held in list(self._rest()):
             stored = self._stored_name(full_name)
-            if isinstance(held, nn.Parameter) or stored in self._checkpoint.entries:
-                values = self._read_tensor(stored, tuple(held.shape))
+            if isinstance(held, nn.Parameter) or stored in self._reader.checkpoint.entries:
+                values = self._reader.read_tensor(stored, tuple(held.shape))
                 kept = nn.Parameter(values, requires_grad=False) if isinstance(held, nn.Parameter) else values
                 setattr(owner, name, kept)
             elif held.is_meta:
@@ -263,10 +266,10 @@ class TransformersAssembly(WeightReader):
 
     def _tied(self) -> tuple[str, ...]:
         """Names of weights that are tied to others and not in the checkpoint."""
-        if not self._geometry.tie_word_embeddings:
+        if not self._reader.geometry.tie_word_embeddings:
             return ()
         names = getattr(self._model, "_tied_weights_keys", None) or ()
-        return tuple(name for name in names if name not in self._checkpoint.entries)
+        return tuple(name for name in names if name not in self._reader.checkpoint.entries)
 
     def _stored_name(self, name: str) -> str:
         """A module's name in the checkpoint, which lacks the prefix if it was saved without the head."""

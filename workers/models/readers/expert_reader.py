@@ -1,0 +1,112 @@
+"""Reads the experts that this rank holds, and what chooses them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...checkpoint.matrix_reader import FloatReader, MatrixPart
+from ...checkpoint.stacked_experts import StackedPart, stacked_experts
+from ...checkpoint.weight_forms import Weight, joined, with_outputs
+from ...geometry.experts import Experts
+from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
+from ...layers.linear import Linear
+from ..matrix_rows import Rows
+from .layer_reader import LayerReader
+
+
+class ExpertReader:
+    """Reads the mixture of experts of a layer."""
+
+    def __init__(self, reader: LayerReader):
+        self._reader = reader
+
+    def read(self, index: int, experts: Experts) -> RoutedFeedForward:
+        reader = self._reader
+        geometry, names, group = reader.geometry, reader.names.experts, reader.group
+        held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
+        into = reader.of_activation((names.gate, names.up))
+        self._split_stacked(index, experts)
+        for other in set(range(experts.count)).difference(held):
+            for name in (*into, names.down):
+                reader.checkpoint.skip(name.format(index, other))
+        gates = [tuple(name.format(index, each) for name in into) for each in held]
+        downs = [(names.down.format(index, each),) for each in held]
+        shared_gate_up, shared_down = None, None
+        if experts.shared_size:
+            shared = names.shared_gate, names.shared_up
+            shared_gate_up = reader.gate_up(shared, index, experts.shared_size, False)
+            shared_down = reader.share(names.shared_down.format(index), hidden, experts.shared_size)
+        weights = ExpertWeights(
+            router=self.router(index, experts),
+            correction=self._correction(index, experts),
+            gate_up=self._of_experts(gates, size, hidden),
+            down=self._of_experts(downs, hidden, size),
+            gate_up_bias=self._biases_of_experts(gates, size) if experts.biases else None,
+            down_bias=self._biases_of_experts(downs, hidden) if experts.biases else None,
+            shared_gate_up=shared_gate_up,
+            shared_down=shared_down,
+            factors=reader.vector(names.factors.format(index), experts.count).float() if experts.has_factors else None,
+        )
+        return reader.backend.experts(experts, geometry.activation, weights, group)
+
+    def router(self, index: int, experts: Experts) -> Linear:
+        """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
+        reader = self._reader
+        names, hidden = reader.names.experts, reader.geometry.hidden_size
+        rows = [Rows(names.router.format(index), experts.count, (0, experts.count))]
+        if experts.shared_as == "gated":
+            rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
+        floats = FloatReader(reader.checkpoint, reader.geometry.dtype)
+
+        def read() -> list[Weight]:
+            every = joined([reader.rows(floats, each, hidden) for each in rows])
+            return [with_outputs(each, experts.count + 1) for each in every] if experts.shared_as == "mean" else every
+
+        (weight,) = reader.weights(rows[0].name, read)
+        return reader.backend.head(weight, reader.bias(rows[:1]) if experts.router_bias else None)
+
+    def _correction(self, index: int, experts: Experts) -> Tensor | None:
+        reader = self._reader
+        name = reader.names.experts.correction.format(index)
+        if not experts.has_correction:
+            return None
+        entry = reader.checkpoint.entries.get(name)
+        shape = (1, experts.count) if entry is not None and len(entry.shape) == 2 else (experts.count,)
+        return reader.tensor(name, lambda: reader.checkpoint.read(name, shape).to(reader.device).float().flatten())
+
+    def _of_experts(self, names: Sequence[tuple[str, ...]], outputs: int, inputs: int) -> Weight:
+        """The matrices of this rank's experts; `names` are those of the projections that each joins."""
+        reader, part = self._reader, MatrixPart((outputs, inputs), 0, 0, outputs)
+
+        def read() -> list[Weight]:
+            each = [joined([reader.matrix(reader.source.projections, name, part) for name in own]) for own in names]
+            return [stacked_experts(names[0][0], [weight for weights in each for weight in weights])]
+
+        (weight,) = reader.weights(names[0][0], read)
+        return weight
+
+    def _biases_of_experts(self, names: Sequence[tuple[str, ...]], outputs: int) -> Tensor:
+        return torch.stack([self._reader.bias([Rows(name, outputs, (0, outputs)) for name in own]) for own in names])
+
+    def _split_stacked(self, index: int, experts: Experts) -> None:
+        """Give the parts of tensors with one matrix for each expert the names of each expert's projections."""
+        reader = self._reader
+        names, hidden, size = reader.names.experts, reader.geometry.hidden_size, experts.intermediate_size
+        both, down = names.stacked_gate_up.format(index), names.stacked_down.format(index)
+        if not reader.checkpoint.entries.keys() & {both, f"{both}_blocks"}:
+            return
+        halves = ((0, None, 2), (1, None, 2)) if names.are_interleaved else ((0, size, 1), (size, 2 * size, 1))
+        projections = [(names.gate, both, 2 * size, hidden, halves[0]), (names.up, both, 2 * size, hidden, halves[1])]
+        projections.append((names.down, down, hidden, size, (0, None, 1)))
+        is_transposed, entry = names.are_transposed, reader.checkpoint.entries.get(down)
+        if is_transposed is None:
+            is_transposed = entry is not None and entry.shape[1:] == [size, hidden]
+        for name, stacked, outputs, inputs, rows in projections:
+            matrix = (inputs, outputs) if is_transposed else (outputs, inputs)
+            for each in range(experts.count):
+                own = name.format(index, each)
+                part = StackedPart(stacked, (experts.count, *matrix), each, rows, is_transposed)
+                reader.checkpoint.split(f"{own}.weight", part)
+                biases = StackedPart(f"{stacked}_bias", (experts.count, outputs), each, rows, False)
+                reader.checkpoint.split(f"{own}.bias", biases)

@@ -1,0 +1,1 @@
+"""Reads the mixers of recurrent layers. Open recurrent_reader.py first."""
