@@ -25,9 +25,10 @@ class EventLog:
         self._kept_bytes = 0
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def take(self, now: float) -> Numbered | None:
+    def take(self, now: float, *, even_without_events: bool = False) -> Numbered | None:
         """The batch of the events since the last call; None: there were none. `now`: seconds since 1970."""
-        if not (events := self._events.take()):
+        events = self._events.take()
+        if not events and not even_without_events:
             return None
         batch = self._next, self._encode(KVEventBatch(now, events))
         self._next += 1

@@ -16,15 +16,20 @@ from ..kv.kv_events import KVEvents
 log = logging.getLogger(__name__)
 
 QUEUE_BATCHES = 10_000  # of each subscriber; one that falls further behind loses batches and asks for a replay
+SUBSCRIBED = b"\x01"  # the first byte of a message that reports a subscription
 
 
 class EventSockets:
-    """A PUB socket, and a ROUTER socket for replays. Neither authenticates its peers, as subscribers expect."""
+    """A socket that publishes, and a ROUTER socket for replays. Neither authenticates its peers, as subscribers expect.
+
+    The first is an XPUB socket: a PUB socket that reports subscriptions. A subscriber whose connection broke, by the
+    death of the last engine core for instance, does not know what was published meanwhile.
+    """
 
     def __init__(self, context: Context, config: KVEventsConfig):
         self._config = config
         self._topic = config.topic.encode()
-        self._pub = _bind(context, zmq.PUB, "kv_events_endpoint", config.endpoint, QUEUE_BATCHES)
+        self._pub = _bind(context, zmq.XPUB, "kv_events_endpoint", config.endpoint, QUEUE_BATCHES)
         self._router: Socket | None = None
         if config.replay_endpoint:
             hwm = config.buffer_batches + QUEUE_BATCHES
@@ -34,20 +39,29 @@ class EventSockets:
     @property
     def sockets(self) -> list[Socket]:
         """The sockets to poll for reading."""
-        return [] if self._router is None else [self._router]
+        return [self._pub] if self._router is None else [self._pub, self._router]
 
     def begin(self, events: KVEvents) -> None:
         """Publish `events` from now on. Time numbers the batches, so that those of a later engine core are greater."""
         self._log = EventLog(events, time.time_ns(), self._config.buffer_batches)
 
     def publish(self) -> None:
-        """Publish the events since the last call, and answer replay requests."""
+        """Publish the events since the last call, and answer replay requests.
+
+        After a subscription there is a batch even without events: its number tells the subscriber what it has missed.
+        """
         if self._log is None:
             return
-        if (batch := self._log.take(time.time())) is not None:
+        if (batch := self._log.take(time.time(), even_without_events=self._has_new_subscriber())) is not None:
             self._pub.send_multipart([self._topic, sequence_bytes(batch[0]), batch[1]], zmq.NOBLOCK)
         if self._router is not None:
             self._answer(self._router, self._log)
+
+    def _has_new_subscriber(self) -> bool:
+        found = False
+        while self._pub.poll(0, zmq.POLLIN):
+            found |= self._pub.recv().startswith(SUBSCRIBED)
+        return found
 
     def _answer(self, router: Socket, events: EventLog) -> None:
         while router.poll(0, zmq.POLLIN):
@@ -66,13 +80,15 @@ class EventSockets:
                     log.warning("a request to the replay socket of KV events has another form")
 
     def close(self) -> None:
-        for socket in [self._pub, *self.sockets]:
+        for socket in self.sockets:
             socket.close(linger=0)
 
 
 def _bind(context: Context, kind: int, field: str, endpoint: str, hwm: int) -> Socket:
     socket = context.socket(kind)
     socket.sndhwm = hwm
+    if kind == zmq.XPUB:
+        socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # report a second subscription to the same topic, too
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
