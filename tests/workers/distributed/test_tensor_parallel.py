@@ -193,18 +193,19 @@ def test_each_rank_reads_only_its_share(tmp_path):
 OTHER_RANK = """
 import sys, torch
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
-group = TensorParallelGroup.join(1, 2, sys.argv[1], timeout_s=60)
+group = TensorParallelGroup.join(1, 2, sys.argv[1], timeout_s=600)
 print(group.all_reduce(torch.tensor([1.5 + group.rank])).item())
 """
 
 
+@pytest.mark.timeout(600)  # torch's libraries may have to be read from a busy disk
 def test_processes_meet_at_a_file(tmp_path):
     rendezvous = str(tmp_path / "rendezvous")
     other = subprocess.Popen([sys.executable, "-c", OTHER_RANK, rendezvous], stdout=subprocess.PIPE, text=True)
     try:
-        group = TensorParallelGroup.join(0, 2, rendezvous, timeout_s=60)
+        group = TensorParallelGroup.join(0, 2, rendezvous, timeout_s=600)
         assert group.all_reduce(torch.tensor([1.5])).item() == 4.0
-        assert other.communicate(timeout=60)[0].strip() == "4.0"
+        assert other.communicate()[0].strip() == "4.0"
         group.close()
     finally:
         other.kill()

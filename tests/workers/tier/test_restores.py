@@ -28,17 +28,32 @@ FREE_BYTES = 1500  # less than a block
 
 
 def files_of(folder):
-    return [path for path in folder.glob("*/*") if len(path.name) == 68]
+    return sorted(path for path in folder.glob("*/*") if len(path.name) == 68)
+
+
+def has_met_all(counts, used, num_restores):
+    """What is stored when a server ends, and so what is damaged, may depend on time: so it is counted."""
+    return (
+        counts["restored"] >= num_restores
+        and counts["refused"] > num_restores / 200
+        and counts["on a full disk"]
+        and used == set(CONFIGURATIONS)
+    )
 
 
 def restore(serve, folder, num_restores, rng):
-    """Servers of changing configurations, one after the other, on one tier; returns what has happened how often."""
+    """Servers of changing configurations, one after the other, on one tier, until each has met each accident.
+
+    Returns what has happened how often.
+    """
     computed = defaultdict(set)  # configuration and key -> bytes that were computed
-    answers, counts = {}, Counter()
+    answers, counts, used = {}, Counter(), set()
     for kind, _, _ in CONFIGURATIONS:
         serve(kind).close()  # writes the models while the disk is not full
-    while counts["restored"] < num_restores:
+    while not has_met_all(counts, used, num_restores):
+        assert counts["servers"] < num_restores, f"{counts} after servers of {used}"
         configuration = kind, dtype, block_size = rng.choice(CONFIGURATIONS)
+        used.add(configuration)
         is_full = counts["servers"] % 5 == 4
         with full_disk(FREE_BYTES) if is_full else contextlib.nullcontext():
             server = serve(kind, dtype, num_blocks=NUM_BLOCKS, block_size=block_size, max_bytes=MAX_BYTES)
@@ -63,10 +78,8 @@ def restore(serve, folder, num_restores, rng):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("num_restores", [500, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_restores", [200, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_restored_blocks_have_the_bytes_that_were_computed(num_restores, serve, tmp_path):
     counts = restore(serve, tmp_path / "tier", num_restores, random.Random(num_restores))
     print(dict(counts))
-    assert counts["refused"] > num_restores / 200, "no damage was met"
-    assert counts["on a full disk"]
     assert len(list((tmp_path / "tier").glob("*/"))) == len(CONFIGURATIONS), "configurations share a folder"
