@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from ...frontend.http.connections.test_http_loop import MOST_WORK
+from ...frontend.http.connections.most_work import MOST_WORK
 from ...frontend.http.routes.bad_bodies import BAD as HTTP_BAD
 from ..serving import Server
 
