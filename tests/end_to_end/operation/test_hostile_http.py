@@ -16,7 +16,7 @@ from ..serving import Server, serving
 BODY = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0.8, "ignore_eos": True, "stream": True}
 JSON = b"content-type: application/json\r\n"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n" + JSON
-GIVEN_UP_S = 15.0  # slightly more than the server waits for a head or on an idle connection
+WITHIN_S = 100.0  # the server closes a connection after ten seconds; it may have to wait for a core as well
 
 
 def request(body: dict | bytes, *, extra: bytes = b"") -> bytes:
@@ -81,7 +81,8 @@ async def never_reads(server: Server, rng: random.Random) -> None:
 
 async def smuggler(server: Server, rng: random.Random) -> None:
     both = b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n"
-    assert (await send(server, HEAD + both)).startswith(b"HTTP/1.1 400")
+    answer = await send(server, HEAD + both, leave_after_s=WITHIN_S)
+    assert answer.startswith(b"HTTP/1.1 400"), answer
 
 
 async def half_closed(server: Server, rng: random.Random) -> None:
@@ -92,10 +93,9 @@ async def half_closed(server: Server, rng: random.Random) -> None:
     writer.close()
 
 
-async def slow_loris(server: Server) -> float:
-    """Seconds until the server closes a connection whose head never ends."""
+async def slow_loris(server: Server) -> None:
+    """Sends a head that never ends, until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    began = time.monotonic()
     writer.write(b"GET / HTTP/1.1\r\n")
     reading = asyncio.create_task(reader.read())
     try:
@@ -104,7 +104,6 @@ async def slow_loris(server: Server) -> float:
             await asyncio.wait([reading], timeout=1.0)
     finally:
         writer.transport.abort()
-    return time.monotonic() - began
 
 
 async def attack(server: Server, rng: random.Random, rounds: int) -> None:
@@ -120,7 +119,7 @@ def num_descriptors(server: Server) -> int:
 
 async def wait_until_idle(server: Server, descriptors: int) -> None:
     """Wait until all connections and sequences are gone."""
-    deadline = time.monotonic() + GIVEN_UP_S
+    deadline = time.monotonic() + WITHIN_S
     async with await AsyncClient.connect(server.run_dir) as client:
         while True:
             stats = json.loads(await client.utility(Utility.STATS))
@@ -131,6 +130,7 @@ async def wait_until_idle(server: Server, descriptors: int) -> None:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("rounds", "num_slow"), [(3, 100), pytest.param(100, 500, marks=pytest.mark.nightly)], ids=["short", "long"]
 )
@@ -145,7 +145,8 @@ def test_streams_continue_among_hostile_connections(rounds, num_slow):
             together += await asyncio.gather(*(stream(server, seed % 2) for seed in range(8)))
         await attacking
         assert together == alone * (len(together) // 2)
-        assert max(await asyncio.gather(*slow)) < GIVEN_UP_S
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.gather(*slow)
         await wait_until_idle(server, descriptors)
 
     with serving("--num-blocks", "600") as server:
