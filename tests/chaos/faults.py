@@ -16,7 +16,7 @@ from paged_serve.protocol.messages.engine_core import Utility
 from ..end_to_end.server_process import ROLES, ServerProcess
 
 GONE_WITHIN_S = 60.0
-MOVED_WITHIN_S = 30.0
+MOVED_WITHIN_S = 120.0
 CHILDREN = ("worker", "engine-core", "frontend")
 PROCESSES = (*CHILDREN, "supervisor")
 HELPER = "template helper"  # a frontend's child

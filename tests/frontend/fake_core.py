@@ -222,7 +222,7 @@ async def collect(request, n=1):
 def with_client(run_dir, body, **options):
     async def main():
         async with await AsyncClient.connect(run_dir, timeout_s=60, **options) as client:
-            return await asyncio.wait_for(body(client), 30)
+            return await asyncio.wait_for(body(client), 100)
 
     return asyncio.run(main())
 

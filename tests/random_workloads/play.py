@@ -13,7 +13,7 @@ from paged_serve.protocol.messages.engine_core import Utility
 from .drawn_requests import DrawnRequest, Workload
 from .engines import kill
 
-IDLE_WITHIN_S = 30.0
+IDLE_WITHIN_S = 120.0
 
 
 @dataclass(slots=True)

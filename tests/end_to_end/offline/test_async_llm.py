@@ -47,7 +47,7 @@ async def last(outputs):
 
 
 async def until_idle(llm):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (metrics := await llm.get_metrics())["num_running"] or metrics["num_waiting"]:
         assert time.monotonic() < deadline, metrics
         await asyncio.sleep(0.01)

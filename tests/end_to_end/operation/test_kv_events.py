@@ -17,6 +17,7 @@ def load_example():
     return module
 
 
+WITHIN_S = 100.0
 WORKER, CORE = "paged_serve.workers.process", "paged_serve.engine_core.process"
 Follower = load_example().Follower
 
@@ -29,7 +30,7 @@ def complete(server, text):
 
 def agree(follower, endpoints):
     """The follower reads until its index is that of a new one, which starts from a snapshot."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
         while follower.receive(timeout_s=0.2):
             pass
@@ -42,7 +43,7 @@ def agree(follower, endpoints):
 
 def agree_on_tier(follower, endpoints, expected):
     """The same, until the tier has the blocks that are expected there."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WITHIN_S
     while agree(follower, endpoints) is not None and time.monotonic() < deadline:
         if follower.index.in_tiers["STORAGE"] == expected:
             return

@@ -198,7 +198,7 @@ def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(harness, 
     welcomes = []
     for _ in range(2):
         link.send(handshake_hello("client", 0, 0))
-        while not isinstance(message := link.receive(5), Welcome):
+        while not isinstance(message := link.receive(60), Welcome):
             assert message is not None
         welcomes.append(message.known)
     link.close()
@@ -220,10 +220,10 @@ def test_an_isolation_turn_waits_until_the_supervisor_has_recorded_it(run_dir, r
         assert harness.wait_for(control.IsolatesCandidates).turn == 1
         for call in (1, 2):  # the core answers in a later iteration than it reported in
             link.send(UtilityCall(call, Utility.STATS))
-            while not isinstance(message := link.receive(5), UtilityResult):
+            while not isinstance(message := link.receive(60), UtilityResult):
                 assert not isinstance(message, IsolationTurn | None)
         harness.send(control.IsolationRecorded(1))
-        while not isinstance(message := link.receive(5), IsolationTurn):
+        while not isinstance(message := link.receive(60), IsolationTurn):
             assert message is not None
         assert (message.epoch, message.turn) == (1, 1)
     finally:

@@ -111,7 +111,7 @@ def test_an_answer_without_a_length_ends_with_its_connection():
     ],
 )
 def test_failures_are_counted_by_kind_with_an_example(answer, kind, detail):
-    timelines = load(answer, times=(0.0, 0.01), timeout_s=0.2 if answer is silence else 10)
+    timelines = load(answer, times=(0.0, 0.01), timeout_s=0.2 if answer is silence else 60)
     result = LoadResult.of(timelines, {})
     assert (result.num_requests, result.num_answered, result.errors) == (2, 0, {kind: 2})
     assert detail in result.error_details[kind]
@@ -150,12 +150,15 @@ def test_a_closed_loop_measures_from_the_free_slot():
 
 
 def test_concurrency_is_bounded_and_connections_are_reused():
-    out, most, connections = 0, 0, set()
+    out, most, connections, full = 0, 0, set(), asyncio.Event()
 
     async def count(body, writer):
         nonlocal out, most
         out, most = out + 1, max(most, out + 1)
         connections.add(writer.get_extra_info("peername"))
+        if out == 4:
+            full.set()
+        await full.wait()
         await asyncio.sleep(0.01)
         out -= 1
         await streamed(*GOOD)(body, writer)

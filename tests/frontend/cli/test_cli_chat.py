@@ -173,7 +173,7 @@ def test_the_path_of_a_unix_socket_may_have_any_character(tmp_path):
         thread = threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True)
         thread.start()
         assert not HttpClient(f"unix:{path}").is_up("/ready")
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

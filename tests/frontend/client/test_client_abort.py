@@ -32,7 +32,7 @@ def test_cancelling_the_reader_aborts(run_dir, start_core):
 
     async def body(client):
         task = asyncio.create_task(collect(client.submit(PROMPT, SamplingParams())))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(core.wait_for, EngineCoreRequest)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await asyncio.to_thread(core.wait_for, AbortRequests)

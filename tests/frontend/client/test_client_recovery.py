@@ -12,7 +12,7 @@ import pytest
 from paged_serve.frontend.client.async_client import AsyncClient
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import EngineDead
-from paged_serve.protocol.messages.engine_core import EngineCoreRequest, EngineFailed
+from paged_serve.protocol.messages.engine_core import EngineCoreRequest, EngineFailed, OutputsReceived
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, remove_run_dir
@@ -77,7 +77,8 @@ def test_a_core_restart_loses_and_repeats_no_token(run_dir, start_core):
         requests = [client.submit([p], SamplingParams(n=p, max_tokens=20)) for p in (1, 2, 3)]
         tasks = [asyncio.create_task(collect(request, p)) for p, request in zip((1, 2, 3), requests, strict=True)]
         await asyncio.to_thread(first.wait_for, EngineCoreRequest, 3)
-        await asyncio.sleep(0.2)
+        while sum(message.frames for message in first.all(OutputsReceived)) < 41:  # 40 tokens, and an end
+            await asyncio.sleep(0.01)
         await asyncio.to_thread(first.kill)
         assert not any(task.done() for task in tasks[1:])
         second = start_core(epoch=2, script=generate())
@@ -97,9 +98,11 @@ def test_the_plain_client_follows_a_restart_even_while_no_stream_is_read(run_dir
     with Client.connect(run_dir, timeout_s=60) as client:
         request = client.submit(PROMPT, SamplingParams(max_tokens=20))
         got = next(request).token_ids
-        first.do(EngineFailed("out of luck"))
         first.wait_for(EngineCoreRequest)
-        time.sleep(0.1)
+        first.do(EngineFailed("out of luck"))
+        first.mute = True  # it would welcome the client again
+        while client.ready:
+            time.sleep(0.01)
         first.kill()
         start_core(epoch=5, script=generate()).wait_for(EngineCoreRequest)  # the client's background thread sends Hello
         for delta in request:
@@ -112,6 +115,7 @@ def test_requests_wait_while_the_engine_is_away(run_dir, start_core):
 
     async def body(client):
         first.do(EngineFailed("restarting"))
+        first.mute = True  # it would welcome the client again
         while client.ready:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(first.kill)

@@ -26,7 +26,7 @@ OPTIONS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
-TIMEOUT_S = 30.0
+TIMEOUT_S = 100.0
 KEYS = {"Enter": 13, "Escape": 27, "End": 35}
 SHIFT = 8
 
@@ -119,7 +119,7 @@ class Page:
             raise AssertionError(f"{expression}: {failed.get('exception', failed).get('description', failed)}")
         return answer["result"].get("value")
 
-    def until(self, condition: str, within_s: float = 20.0) -> None:
+    def until(self, condition: str, within_s: float = 60.0) -> None:
         """Wait until an expression is true in the page, which may be replaced by another page meanwhile."""
         deadline = time.monotonic() + within_s
         look = f"new Promise(done => {{ const until = performance.now() + 250; const look = () => ({condition}) ? \

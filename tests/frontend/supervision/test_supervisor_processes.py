@@ -19,8 +19,8 @@ from paged_serve.protocol.messages.config import Config, ServerConfig
 
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parents[3]
-CONFIG = Config(server=ServerConfig(port=0, drain_timeout_s=20.0))
-SOON_S = 8.0  # far below any timeout, and far above the delay of a busy machine
+CONFIG = Config(server=ServerConfig(port=0, drain_timeout_s=600.0))
+SOON_S = 60.0  # far below the end of a drain, and far above the delay of a busy machine
 
 
 @dataclass
@@ -33,9 +33,9 @@ class Started:
         """Signal the supervisor; returns the seconds until its last process is gone."""
         began = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(60)
+        self.process.wait(SOON_S + 30)
         while any(is_alive(child) for child in self.children):
-            assert time.monotonic() < began + 60
+            assert time.monotonic() < began + SOON_S + 30
             time.sleep(0.001)
         return time.monotonic() - began
 

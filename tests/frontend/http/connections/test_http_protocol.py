@@ -11,6 +11,8 @@ import uvicorn
 from paged_serve.frontend.http.connections import http_protocol
 from paged_serve.frontend.http.server.uvicorn_server import uvicorn_config
 
+from ...virtual_time import VirtualTimeLoop
+
 
 class Application:
     """Answers after 0.3 s, or as soon as the body is complete; counts peers that left without an answer."""
@@ -42,7 +44,7 @@ def exchange(
     half_close: bool = False,
     page_headers=http_protocol.no_page_headers,
 ) -> bytes:
-    """The answer of a server with short deadlines to these bytes, sent 0.05 s apart."""
+    """The answer of a server with short deadlines to these bytes, sent 0.05 s apart in virtual time."""
 
     async def talk() -> bytes:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -66,7 +68,8 @@ def exchange(
         listener.close()
         return answer
 
-    return asyncio.run(talk())
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(talk())
 
 
 GET = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -171,7 +171,7 @@ def test_a_request_for_an_absent_owner_is_refused_while_the_server_drains(run_di
         await asyncio.sleep(0)
         admission.draining = True
         with pytest.raises(Overloaded) as refused:
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 60)
         return refused.value
 
     assert asyncio.run(run()).draining

@@ -244,7 +244,7 @@ def run_until_gone(server: Server, path: str, body: dict, events_before: int) ->
             asyncio.get_running_loop().call_later(0.02, gone.set)
         headers = [(b"host", b"localhost")]
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
-        await asyncio.wait_for(server.app(scope, receive, send), 5)
+        await asyncio.wait_for(server.app(scope, receive, send), 60)
         return sent
 
     return asyncio.run(talk())
