@@ -3,6 +3,7 @@
 #include "blocks/parameters.h"
 #include "fp8/fp8.h"
 #include "isa/isa.h"
+#include "latent/indexer.h"
 #include "latent/latent.h"
 #include "lora/lora.h"
 #include "machine.h"
@@ -99,6 +100,8 @@ int32_t struct_size(const char* name) {
   SIZE_OF(HeadGemmParams)
   SIZE_OF(CacheLatentsParams)
   SIZE_OF(RotateHeadsParams)
+  SIZE_OF(CacheIndexKeysParams)
+  SIZE_OF(SelectKeysParams)
   SIZE_OF(LoraPart)
   SIZE_OF(LoraParams)
   SIZE_OF(CapParams)

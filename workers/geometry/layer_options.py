@@ -29,6 +29,28 @@ class AttentionMask:
         return (positions - self.window + 1).clamp(min=0) if self.window else torch.zeros_like(positions)
 
 
+INDEX_MULTIPLE = 16  # elements: an index key begins at a multiple of this in its row of the cache, and zeros follow it
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """Chooses the cached tokens that a token attends to (DeepSeek-V3.2, arXiv 2512.02556, 2.1).
+
+    A token's score is the sum over heads of weight * max(query * key / sqrt(head_dim), 0); the query and the weight are
+    the head's, and all heads share the key.
+    """
+
+    num_heads: int  # on every rank
+    head_dim: int  # elements of a query and of a key, of which the first are rotated, as many as of latent attention's
+    top_k: int  # tokens that are chosen; equal scores: the earlier ones
+    interleaved: bool  # rotary pairs, as in Geometry
+    sources: tuple[int, ...] = ()  # per layer: that whose choice it takes. Empty: each its own
+
+    def source(self, layer: int) -> int:
+        """The layer whose choice that layer takes."""
+        return self.sources[layer] if layer < len(self.sources) else layer
+
+
 @dataclass(frozen=True, slots=True)
 class Latent:
     """The sizes of latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1), in elements.
@@ -43,6 +65,7 @@ class Latent:
     nope_dim: int  # of a head's query that is not rotated
     rope_dim: int  # of a head's query that is rotated, and of the key that all heads share
     value_dim: int  # of a head
+    indexer: Indexer | None = None  # None: tokens attend to all tokens before them
 
     @property
     def query_dim(self) -> int:
@@ -52,6 +75,18 @@ class Latent:
     def cached_dim(self) -> int:
         """Elements of a token's vector in the cache, without padding."""
         return self.kv_rank + self.rope_dim
+
+    @property
+    def index_start(self) -> int:
+        """The element of a token's row in the cache at which its index key begins."""
+        return -(-self.cached_dim // INDEX_MULTIPLE) * INDEX_MULTIPLE
+
+    @property
+    def row_dim(self) -> int:
+        """Elements of a token's row in the cache: the vector and, with an indexer, its key, each padded."""
+        if self.indexer is None:
+            return self.cached_dim
+        return self.index_start + -(-self.indexer.head_dim // INDEX_MULTIPLE) * INDEX_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,8 @@
 //            the same tile, as 0 times infinity.
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
 //            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
-//            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16;
+//            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16,
+//            or 1 for latents (gather.h);
 //            any number of heads per KV head. latent_attention: values are the first value_dim elements of the one KV
 //            head's keys, so that both products read the same rows
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns
@@ -30,10 +31,10 @@ using KvDotBf16 = std::conditional_t<WIDENS_BF16, KvWideBf16, KvBf16>;
 using KvDotInt8 = std::conditional_t<WIDENS_BF16, KvWideInt8, KvInt8>;
 
 template <class Kv, bool TILED = false> void attend(Pool* pool, const AttentionParams* p) {
-  Attention<Kv, TILED>(pool, *p, p->head_dim).run();
+  Attention<Kv, TILED>(pool, *p, p->head_dim, 0).run();
 }
 template <class Kv, bool TILED = false> void attend_latent(Pool* pool, const LatentAttentionParams* p) {
-  Attention<Kv, TILED>(pool, p->attention, p->value_dim).run();
+  Attention<Kv, TILED>(pool, p->attention, p->value_dim, p->row_dim).run();
 }
 
 }  // namespace

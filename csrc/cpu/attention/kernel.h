@@ -7,9 +7,9 @@
 
 template <class Kv, bool TILED = false> class Attention {
  public:
-  // value_dim: how many elements of a value are mixed; they are an output's.
-  Attention(Pool* pool, const AttentionParams& p, int value_dim)
-      : pool_(pool), p_(p), size_(p.head_dim, value_dim), scale_(p), tiles_(p, size_), plan_(p, pool->size()) {}
+  // value_dim: how many elements of a value are mixed; they are an output's. row_dim: of rows that a table lists, see gather.h.
+  Attention(Pool* pool, const AttentionParams& p, int value_dim, int row_dim)
+      : pool_(pool), p_(p), size_(p.head_dim, value_dim), scale_(p), tiles_(p, size_, row_dim), plan_(p, pool->size()) {}
 
   void run() {
     thread_local Arena parts;
@@ -63,7 +63,7 @@ template <class Kv, bool TILED = false> class Attention {
   void step(const Unit& unit, int t, Walk<Kv>& walk, const Scratch& s) const {
     Tile& tile = walk.now().at;
     if constexpr (IS_CODED<Kv>) tile = expand(tile, walk.next().at, p_, s.expansion);
-    else tiles_.hide(unit, t, tile, s.copies);
+    else tiles_.make_readable(unit, t, tile, s.copies);
     unit.direct() && !TILED ? direct_step(unit, t, walk, s) : panel_step(unit, t, walk, s);
     walk.advance();
   }

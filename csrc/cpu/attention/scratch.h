@@ -2,6 +2,7 @@
 // an item its queries and its sums so far.
 #pragma once
 #include "attention/bias.h"
+#include "attention/gather.h"
 #include "attention/int8.h"
 #include "attention/plan.h"
 #include "attention/products.h"
@@ -48,7 +49,7 @@ template <class Kv, bool TILED> struct Scratch : HeadScratch {
   using Element = typename Kv::Element;
   static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
 
-  char *keys, *values, *copies;  // a tile's panels; copies of values with masked ones replaced
+  char *keys, *values, *copies;  // a tile's panels; copies of values with masked ones replaced, or of all listed rows
   float *scores, *keep;          // of a block of rows
   typename Kv::Row* weights;
   Expansion<Element> expansion;         // of codes
@@ -66,7 +67,7 @@ template <class Kv, bool TILED> struct Scratch : HeadScratch {
       Carver carve(pass ? arena.reserve(bytes) : nullptr);
       keys = carve.take<char>(2 * half_panel<Kv, TILED>(size));
       values = carve.take<char>((size_t)size.columns * COLUMN_BYTES);
-      copies = carve.take<char>(2 * STREAM_KEYS * size.row_bytes);
+      copies = carve.take<char>((lists_rows(p) ? TILE_KEYS : 2 * STREAM_KEYS) * size.row_bytes);
       scores = carve.take<float>(BLOCK * TILE_KEYS);
       weights = carve.take<typename Kv::Row>(BLOCK * TILE_KEYS);
       keep = carve.take<float>(BLOCK);

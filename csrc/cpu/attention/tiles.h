@@ -1,13 +1,15 @@
 // The addresses of a unit's tiles in the paged cache, their masked parts, and the tiles that follow: memory is prefetched
 // two half tiles ahead, even if they belong to another item.
 #pragma once
+#include "attention/gather.h"
 #include "attention/plan.h"
 
 template <class Kv> class Tiles {
  public:
-  Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size) : p_(p), size_(size) {}
+  Tiles(const AttentionParams& p, const Sizes<typename Kv::Computed>& size, int row_dim) : p_(p), size_(size), row_dim_(row_dim) {}
 
-  // Streams without a key for the unit read as zeros: their table entry may have any value.
+  // Streams without a key for the unit read as zeros: their table entry may have any value. So do all of listed rows until they
+  // are made readable.
   Tile locate(const Unit& unit, int head, int tile) const {
     Tile found;
     const int32_t* table = p_.block_tables + (int64_t)unit.request * p_.table_stride;
@@ -16,7 +18,7 @@ template <class Kv> class Tiles {
       const int key = tile * TILE_KEYS + s * STREAM_KEYS;
       half.keys[s % STREAMS] = half.values[s % STREAMS] = ZEROS;
       half.rows[s % STREAMS] = -1;
-      if (key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
+      if (lists_rows(p_) || key >= unit.seen_to || key + STREAM_KEYS <= unit.seen_from) continue;
       const int64_t block = (int64_t)table[key / p_.block_size] * p_.kv_heads + head;
       const int64_t row = half.rows[s % STREAMS] = block * p_.block_size + key % p_.block_size;
       const int64_t offset = row * size_.row_dim * (int64_t)sizeof(typename Kv::Stored);
@@ -26,6 +28,13 @@ template <class Kv> class Tiles {
     return found;
   }
 
+  // Copies what must be replaced before the tile is read, or, of listed rows, all of it.
+  void make_readable(const Unit& unit, int tile, Tile& found, char* copies) const {
+    if (lists_rows(p_)) found = gather(p_, unit, tile, size_.row_bytes, row_dim_ * sizeof(typename Kv::Stored), copies);
+    else hide(unit, tile, found, copies);
+  }
+
+ private:
   // Masked values may be NaN, and 0 times NaN is NaN. In streams that are partly masked, at most two, copies replace them
   // by zeros. Masked keys stay: their scores are never used.
   void hide(const Unit& unit, int tile, Tile& found, char* copies) const {
@@ -46,9 +55,9 @@ template <class Kv> class Tiles {
     }
   }
 
- private:
   const AttentionParams& p_;
   const Sizes<typename Kv::Computed> size_;
+  const int row_dim_;
 };
 
 // One tile of one head.

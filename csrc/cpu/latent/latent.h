@@ -1,6 +1,7 @@
 // The part of the C ABI that latent attention needs besides projections, see api.h.
 //
-// The cache has one row a token, [kv_rank + rope_dim]: the normalised latent, then the rotated key that all heads share.
+// The cache has one row a token, [kv_rank + rope_dim]: the normalised latent, then the rotated key that all heads share; with
+// an indexer its key follows, see indexer.h.
 #pragma once
 #include "api.h"
 
@@ -20,13 +21,14 @@ API void head_gemm_fp16_tile(Pool*, const HeadGemmParams*);
 
 // Writes tokens' rows to the cache. rotate.cpp.
 struct CacheLatentsParams {
-  void* rows;                         // [blocks, block_size, cached_dim], see attention/heads.h
+  void* rows;                         // [blocks, block_size, row_dim]
   const void* latents;                // [tokens, kv_rank + rope_dim], rows `stride` apart
   const float* norm;                  // [kv_rank], the weights of an RMS norm
   const float* angles;                // [positions, rope_dim]: cosines of all pairs, then their sines
   const int64_t *positions, *slots;   // [tokens]; slot = block * block_size + offset
   int64_t stride;
   int32_t tokens, kv_rank, rope_dim;
+  int32_t row_dim;  // elements of a row of the cache; without an indexer cached_dim of its elements, see attention/heads.h
   float eps;
   int32_t dtype;
 };
@@ -43,10 +45,12 @@ struct RotateHeadsParams {
 };
 API void rotate_heads(Pool*, const RotateHeadsParams*);
 
-// Attention with one KV head, whose values are the first value_dim elements of its keys. attention/attention.cpp.
+// Attention with one KV head, whose values are the first value_dim elements of its keys. With a block size of 1 the table lists
+// each key's row, and rows may be longer than keys; otherwise the block size is a multiple of 16. attention/attention.cpp.
 struct LatentAttentionParams {
   AttentionParams attention;  // `values` are `keys`; `out` is [tokens, heads, value_dim]
   int32_t value_dim;
+  int32_t row_dim;  // elements of a row of the cache
 };
 API void latent_attention_bf16(Pool*, const LatentAttentionParams*);
 API void latent_attention_bf16_tile(Pool*, const LatentAttentionParams*);

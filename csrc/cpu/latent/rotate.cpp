@@ -8,29 +8,19 @@
 #include "attention/heads.h"
 #include "elementwise/rows.h"
 #include "latent/latent.h"
+#include "latent/rotation.h"
 
 namespace {
 
-// Elements i and i + size / 2 are a pair.
-template <class Element> void rotate_pairs(Element* out, const Element* x, const float* angles, int size) {
-  const int half = size / 2;
-  each_vector(half, [&](int at, int n) {
-    const F32 low = get(x + at, n), high = get(x + half + at, n);
-    const F32 cosine = get(angles + at, n), sine = get(angles + half + at, n);
-    put(out + at, low * cosine - high * sine, n);
-    put(out + half + at, high * cosine + low * sine, n);
-  });
-}
-
 template <class Element> void cache_token(const CacheLatentsParams& p, int token) {
-  const int64_t size = p.kv_rank + p.rope_dim, row_dim = cached_dim((int)size);
+  const int64_t size = p.kv_rank + p.rope_dim, whole = cached_dim((int)size);
   const Element* x = (const Element*)p.latents + token * p.stride;
-  Element* row = (Element*)p.rows + p.slots[token] * row_dim;
+  Element* row = (Element*)p.rows + p.slots[token] * p.row_dim;
   const float squares = sum_of_squares(p.kv_rank, [&](int at, int n) { return get(x + at, n); });
   const float scale = norm_scale(squares, p.kv_rank, p.eps);
   each_vector(p.kv_rank, [&](int at, int n) { put(row + at, get(x + at, n) * scale * get(p.norm + at, n), n); });
   rotate_pairs(row + p.kv_rank, x + p.kv_rank, p.angles + p.positions[token] * p.rope_dim, p.rope_dim);
-  std::fill(row + size, row + row_dim, Element{});
+  std::fill(row + size, row + whole, Element{});
 }
 
 template <class Element> void rotate_token(const RotateHeadsParams& p, int token) {

@@ -19,7 +19,7 @@ TESTED = Path(__file__).parents[1]
 EMULATION = TESTED / "emulation"
 CROSS, QEMU, ARM_ROOT = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
 PRODUCTS = ("gemm", "quantized_gemm", "blocks", "experts", "fp8", "lora", "mxfp4", "segments", "unpack_codes")
-ATTENTION = ("attention", "latent")
+ATTENTION = ("attention", "latent", "indexer")
 TESTS_OF_KERNELS = (
     *(f"products/test_cpu_{name}" for name in PRODUCTS),
     *(f"attention/test_cpu_{name}" for name in ATTENTION),

@@ -52,21 +52,37 @@ def attention_fields(
 ) -> tuple[float, ...]:
     """The fields of AttentionParams, checked."""
     keys, values, scales = view.cache.keys[layer], view.cache.values[layer], view.cache.scales_of(layer)
-    block_tables, row_starts, kv_lens, bias = view.block_tables, view.row_starts, view.kv_lens, options.bias
+    block_tables, row_starts, kv_lens = view.block_tables, view.row_starts, view.kv_lens
     _, kv_heads, block_size, _ = keys.shape
     _check(query, view, layer, out)
-    _check_options(options, query.shape[1])
     _check_pairs(options.pairs, query, view)
-    of_heads = map(pointer, (options.slopes, bias, options.pairs, options.sinks))
-    bias_reach = 0 if bias is None else bias.shape[1] // 2
     cache = keys.data_ptr(), values.data_ptr(), *((s.data_ptr() for s in scales) if scales else (0, 0))
     return (
         *(out.data_ptr(), query.data_ptr(), *cache),
         *(block_tables.data_ptr(), row_starts.data_ptr(), kv_lens.data_ptr()),
-        *(*of_heads, out.stride(0), query.stride(0), 0 if options.pairs is None else options.pairs.shape[2]),
-        *(len(kv_lens), block_tables.stride(0)),
+        *attention_numbers(query, out, options, len(kv_lens), block_tables.stride(0), kv_heads, block_size),
+    )
+
+
+def attention_numbers(
+    query: Tensor,
+    out: Tensor,
+    options: AttentionOptions,
+    rows: int,
+    table_stride: int,
+    kv_heads: int,
+    block_size: int,
+) -> tuple[float, ...]:
+    """The fields of AttentionParams after the addresses of the cache and of `rows` requests: options and sizes."""
+    _check_options(options, query.shape[1])
+    bias, pairs = options.bias, options.pairs
+    return (
+        *map(pointer, (options.slopes, bias, pairs, options.sinks)),
+        *(out.stride(0), query.stride(0), 0 if pairs is None else pairs.shape[2]),
+        *(rows, table_stride),
         *(kv_heads, query.shape[1] // kv_heads, query.shape[2], block_size),
-        *(options.window, options.attention_chunk, options.is_bidirectional, bias_reach),
+        *(options.window, options.attention_chunk, options.is_bidirectional),
+        0 if bias is None else bias.shape[1] // 2,
         *(options.scale, options.cap),
     )
 

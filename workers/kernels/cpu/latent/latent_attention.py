@@ -25,14 +25,14 @@ def cache_latents(
     """Write `latents` [tokens, kv_rank + rope_dim], whose rows may be strided, to the tokens' slots of `layer`.
 
     The first kv_rank elements are RMS-normalised with the weights `norm` [kv_rank] float32, the others rotated by
-    `angles` [positions, rope_dim] float32, a Rotary's table.
+    `angles` [positions, rope_dim] float32, a Rotary's table. An indexer's key in the same row is left as it is.
     """
     keys, positions, slots = view.cache.keys[layer], view.positions, view.slots
     tokens, dtype = len(latents), latents.dtype
     assert latents.shape == (tokens, sizes.cached_dim)
     assert latents.stride(1) == 1, latents.stride()
     assert keys.dtype == dtype, (keys.dtype, dtype)
-    assert keys.shape[1::2] == (1, cached_head_dim(sizes.cached_dim)), keys.shape
+    assert keys.shape[1::2] == (1, cached_head_dim(sizes.row_dim)), keys.shape
     assert keys.is_contiguous()
     assert norm.dtype == torch.float32, norm.dtype
     assert norm.shape == (sizes.kv_rank,), norm.shape
@@ -40,8 +40,8 @@ def cache_latents(
     assert positions.dtype == slots.dtype == torch.int64
     _check_angles(angles, sizes)
     pointers = (tensor.data_ptr() for tensor in (keys, latents, norm, angles, positions, slots))
-    fields = CACHE(*pointers, latents.stride(0), tokens, sizes.kv_rank, sizes.rope_dim, eps, DTYPE_CODES[dtype])
-    pool.functions["cache_latents"](pool.handle, fields)
+    numbers = latents.stride(0), tokens, sizes.kv_rank, sizes.rope_dim, keys.shape[3], eps, DTYPE_CODES[dtype]
+    pool.functions["cache_latents"](pool.handle, CACHE(*pointers, *numbers))
 
 
 def rotate_heads(pool: Pool, query: Tensor, angles: Tensor, positions: Tensor, sizes: Latent, out: Tensor) -> None:
@@ -49,18 +49,28 @@ def rotate_heads(pool: Pool, query: Tensor, angles: Tensor, positions: Tensor, s
 
     Both are [tokens, heads, elements] of one dtype. Tokens, and heads, may be strided.
     """
-    tokens, heads = query.shape[:2]
-    assert out.shape[:2] == query.shape[:2]
-    assert out.dtype == query.dtype
-    assert out.stride(2) == query.stride(2) == 1
+    _check_angles(angles, sizes)
+    last = slice(-sizes.rope_dim, None)
+    rotate_parts(pool, query[:, :, last], angles, positions, out[:, :, last])
+
+
+def rotate_parts(pool: Pool, x: Tensor, angles: Tensor, positions: Tensor, out: Tensor) -> None:
+    """Set `out` to `x`, both [tokens, heads, rope_dim] of one dtype, rotated. They may be the same.
+
+    Tokens, and heads, may be strided.
+    """
+    tokens, heads, size = x.shape
+    assert out.shape == x.shape
+    assert out.dtype == x.dtype
+    assert out.stride(2) == x.stride(2) == 1
     assert positions.shape == (tokens,)
     assert positions.dtype == torch.int64
-    _check_angles(angles, sizes)
-    starts = ((each.shape[2] - sizes.rope_dim) * each.element_size() for each in (out, query))
-    addresses = (each.data_ptr() + start for each, start in zip((out, query), starts, strict=True))
-    strides = out.stride(0), query.stride(0), out.stride(1), query.stride(1)
-    numbers = tokens, heads, sizes.rope_dim, DTYPE_CODES[query.dtype]
-    fields = ROTATE(*addresses, angles.data_ptr(), positions.data_ptr(), *strides, *numbers)
+    assert angles.dtype == torch.float32, angles.dtype
+    assert angles.shape[1] == size, angles.shape
+    assert angles.is_contiguous()
+    strides = out.stride(0), x.stride(0), out.stride(1), x.stride(1)
+    pointers = (each.data_ptr() for each in (out, x, angles, positions))
+    fields = ROTATE(*pointers, *strides, tokens, heads, size, DTYPE_CODES[x.dtype])
     pool.functions["rotate_heads"](pool.handle, fields)
 
 
@@ -92,7 +102,7 @@ def latent_attention(
     Returns `out` [tokens, heads, kv_rank]. Values are the first kv_rank elements of the rows. Positions that no token
     attends to may hold anything.
     """
-    fields = ATTEND(*attention_fields(query, view, layer, options, out), out.shape[2])
+    fields = ATTEND(*attention_fields(query, view, layer, options, out), out.shape[2], query.shape[2])
     assert view.cache.keys[layer].shape[1] == 1
     assert out.shape[2] <= query.shape[2]
     pool.functions[f"latent_attention_{NAMES[query.dtype]}"](pool.handle, fields)
