@@ -29,7 +29,7 @@ from typing import Any, get_args
 
 import torch
 from kernel_cases import Case, all_cases, make_cache
-from latent_cases import latent_cases
+from latent_cases import latent_cases, sparse_cases
 from torch import Tensor
 
 from paged_serve.frontend.bench.report.report import environment
@@ -189,7 +189,7 @@ def other_pool(path: Path, pool: cpu.Pool) -> cpu.Pool:
 
 
 def cases_of(pool: cpu.Pool, memory: Tensor) -> Iterator[Case]:
-    return chain(all_cases(pool, memory), latent_cases(pool, memory))
+    return chain(all_cases(pool, memory), latent_cases(pool, memory), sparse_cases(pool, memory))
 
 
 def main() -> None:

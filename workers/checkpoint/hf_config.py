@@ -156,6 +156,11 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_nope_head_dim: Size = 0
     qk_rope_head_dim: Size = 0
     v_head_dim: Size = 0
+    index_topk: Size = 0  # sparse attention; 0: none
+    index_n_heads: Size = 64
+    index_head_dim: Size = 128
+    index_interleave: bool = False
+    index_sources: list[int] | None = None  # per layer: that whose choice of keys it takes; None: each its own
     attention_value_scale: Annotated[float, Meta(gt=0)] = 1.0  # MiMo-V2
     swa_num_key_value_heads: Size = 0  # of its layers with windows
     rope_interleave: bool = True

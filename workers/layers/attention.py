@@ -40,6 +40,29 @@ class AttentionBackend(Protocol):
         ...
 
 
+class KeySelector(Protocol):
+    """Chooses the cached tokens that each token of a step attends to, see Indexer in geometry/layer_options.py.
+
+    A token's choice is a function of its query, its weights and its request's index keys in the cache: it is the same
+    in a decode step, a chunk of any size and a recomputation. It is kept until the next `select`, for the latent
+    attention of all layers that share it.
+    """
+
+    def write(self, step: Any, keys: Tensor) -> None:
+        """Write the tokens' index keys [tokens, head_dim] to their rows of the cache, rotated, rounded once.
+
+        `step` is that of Ops.start_step, of the layer's group.
+        """
+        ...
+
+    def select(self, view: CacheView, step: Any, query: Tensor, weights: Tensor) -> None:
+        """Choose by `query` [tokens, heads * head_dim], which is overwritten, and `weights` [tokens, heads] float32.
+
+        `write` of the same step comes first. `view` is that of the layer's group.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LatentLayer:
     """What latent attention of one layer holds between its projections, for the heads of one rank.
@@ -55,6 +78,9 @@ class LatentLayer:
     keys: Weight  # of each head [kv_rank, nope_dim]: from its query to its query in the space of the latent
     values: Weight  # of each head [value_dim, kv_rank]: from its mixed latent to its output
     options: AttentionOptions
+    selector: KeySelector | None = (
+        None  # that of this layer or of an earlier one; None: tokens attend to all before them
+    )
 
 
 class LatentHeads(Protocol):

@@ -9,10 +9,11 @@ from ..checkpoint.packed_weight import PackedWeight
 from ..checkpoint.weight_forms import Weight
 from ..distributed.tensor_parallel import TensorParallelGroup
 from ..geometry.experts import Experts
+from ..geometry.layer_options import Latent
 from ..geometry.model_options import Activation
 from ..sampling.passes import Passes
 from .adapters.ops import AdapterOps
-from .attention import AttentionBackend, LatentHeads, LatentLayer
+from .attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, RoutedFeedForward
@@ -88,6 +89,10 @@ class Backend(Protocol):
 
     def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
         """`attention` is this backend's, for the plans of the steps. Raises ConfigError if it has no kernels for it."""
+        ...
+
+    def key_selector(self, layer: int, sizes: Latent, attention: AttentionBackend) -> KeySelector:
+        """For the indexer of a layer, as in `latent_heads`."""
         ...
 
 

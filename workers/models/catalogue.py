@@ -14,6 +14,7 @@ from .families.colbert import COLBERT
 from .families.cwm import CWM
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .families.deepseek_v32 import DEEPSEEK_V32
 from .families.distilbert import DISTILBERT
 from .families.dots1 import DOTS1
 from .families.electra import ELECTRA
@@ -37,6 +38,7 @@ from .families.gemma4 import GEMMA4
 from .families.glm import GLM, GLM4
 from .families.glm4_moe import GLM4_MOE
 from .families.glm4_moe_lite import GLM4_MOE_LITE
+from .families.glm_moe_dsa import GLM_MOE_DSA
 from .families.gpt2 import GPT2
 from .families.gpt_bigcode import GPT_BIGCODE
 from .families.gpt_neo import GPT_NEO
@@ -190,12 +192,14 @@ FAMILIES = (
     LFM2,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
     LFM2_MOE,
     LFM3,
     MAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,
     GLM4_MOE_LITE,
+    GLM_MOE_DSA,
     YOUTU,
     MINICPM3,
     QWEN3_NEXT,

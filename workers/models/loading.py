@@ -174,16 +174,18 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
         return CpuBackend(pool)
     if device_of(config) == "cpu":
         return SingleRowsBackend()
-    from ..backends.cuda.backend import WITHOUT_EXPERTS, WITHOUT_LATENT, WITHOUT_RECURRENCES, CudaBackend, computes
+    from ..backends.cuda import backend as cuda
     from ..backends.cuda.recurrences import check_recurrent
 
     check_recurrent(geometry)
-    if computes(geometry):
-        return CudaBackend.for_current_device(config)
+    if geometry.latent and geometry.latent.indexer:
+        raise ConfigError(cuda.WITHOUT_INDEXER)
+    if cuda.computes(geometry):
+        return cuda.CudaBackend.for_current_device(config)
     if geometry.recurrent:
-        raise ConfigError(WITHOUT_RECURRENCES)
+        raise ConfigError(cuda.WITHOUT_RECURRENCES)
     if geometry.latent:
-        raise ConfigError(WITHOUT_LATENT)
+        raise ConfigError(cuda.WITHOUT_LATENT)
     if geometry.has_experts:
-        raise ConfigError(WITHOUT_EXPERTS)
+        raise ConfigError(cuda.WITHOUT_EXPERTS)
     return TorchBackend("cuda")

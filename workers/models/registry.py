@@ -163,7 +163,7 @@ def _kv_heads(family: Family, config: HFConfig) -> tuple[int, int]:
     num_kv_heads = 1 if latent else config.num_key_value_heads or config.num_attention_heads
     _check_shape(config, num_kv_heads)
     if latent:
-        return num_kv_heads, latent.cached_dim
+        return num_kv_heads, latent.row_dim
     head_dim = config.head_dim or family.default_head_dim or config.hidden_size // config.num_attention_heads
     if head_dim < 2 or head_dim % 2:
         raise ConfigError(f"config.json: a head of {head_dim} elements cannot be rotated in pairs")

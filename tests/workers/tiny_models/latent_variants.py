@@ -20,6 +20,8 @@ LATENT: dict[str, Any] = {
     "first_k_dense_replace": 1,
     "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6},
 }
+# Heads enough that no two scores are 0, whose order is not defined in transformers.
+INDEXER = {"index_topk": 24, "index_head_dim": 20, "index_n_heads": 16}
 LATENT_VARIANTS: dict[str, dict[str, Any]] = {
     "deepseek-v2": {
         "family": "DeepseekV2",
@@ -39,6 +41,19 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "deepseek-v3": {"family": "DeepseekV3", **LATENT, "n_shared_experts": 1, "routed_scaling_factor": 2.5},
     "deepseek-v3-halves": {"family": "DeepseekV3", **LATENT, "q_lora_rank": None, "rope_interleave": False},
+    "deepseek-v3.2": {"family": "DeepseekV32", **LATENT, "num_key_value_heads": 4, **INDEXER},
+    "glm-5": {
+        "family": "GlmMoeDsa",
+        **LATENT,
+        **INDEXER,
+        "num_hidden_layers": 4,
+        "kv_lora_rank": 36,
+        "n_group": 1,
+        "topk_group": 1,
+        "index_n_heads": 13,
+        "indexer_types": ["full", "shared", "full", "shared"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+    },
     "glm4-moe-lite": {
         "family": "Glm4MoeLite",
         **LATENT,

@@ -12,6 +12,7 @@ from ...checkpoint.packed_weight import PackedWeight
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...geometry.experts import Experts
+from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
 from ...kernels.cpu.attention import MAX_HEAD_DIM
 from ...kernels.cpu.buffers import Buffers
@@ -20,7 +21,7 @@ from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
+from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
@@ -32,6 +33,7 @@ from ...layers.streams.stream_ops import StreamOps
 from ...sampling.passes import Passes
 from .adapters import CpuAdapterOps
 from .attention import CpuPagedAttention
+from .key_selector import CpuKeySelector
 from .latent import CpuLatentHeads
 from .ops import CpuOps
 from .products.fp8_product import is_fp8_product
@@ -138,6 +140,10 @@ class CpuBackend:
     def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
         packed = replace(layer, keys=self.packed(layer.keys), values=self.packed(layer.values))
         return CpuLatentHeads(self._pool, self._buffers, packed)
+
+    def key_selector(self, layer: int, sizes: Latent, attention: AttentionBackend) -> KeySelector:
+        assert sizes.indexer is not None, "the layer has no indexer"
+        return CpuKeySelector(self._pool, self._buffers, layer, sizes, sizes.indexer)
 
     def sampling(self, vocab_size: int) -> Passes:
         return CpuPasses(self._pool)

@@ -4,11 +4,13 @@ from torch import Tensor
 
 from ...checkpoint.packed_weight import PackedWeight
 from ...kernels.cpu.buffers import Buffers
+from ...kernels.cpu.latent.indexer import attend_selected
 from ...kernels.cpu.latent.latent_attention import cache_latents, head_gemm, latent_attention, rotate_heads
 from ...kernels.cpu.library import Pool
 from ...kv.cache_view import CacheView
 from ...layers.attention import LatentLayer
 from ...layers.ops import KernelStep
+from .key_selector import CpuKeySelector
 
 
 class CpuLatentHeads:
@@ -34,7 +36,12 @@ class CpuLatentHeads:
         rotate_heads(self._pool, by_head, angles, step.view.positions, sizes, absorbed)
         head_gemm(self._pool, by_head[:, :, : sizes.nope_dim], self._keys, absorbed[:, :, : sizes.kv_rank])
         mixed = self._take("mixed latents", query, sizes.kv_rank)
-        latent_attention(self._pool, absorbed, plan, layer.layer, layer.options, mixed)
+        if layer.selector is None:
+            latent_attention(self._pool, absorbed, plan, layer.layer, layer.options, mixed)
+        else:
+            assert isinstance(layer.selector, CpuKeySelector)
+            selected = layer.selector.selected(len(query))
+            attend_selected(self._pool, absorbed, selected, step.view, layer.layer, layer.options, mixed)
         return head_gemm(self._pool, mixed, self._values, self._take("mixed", query, sizes.value_dim)).flatten(1)
 
     def _take(self, role: str, query: Tensor, size: int) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.packed_weight import PackedWeight
@@ -10,11 +11,12 @@ from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...geometry.experts import Experts
 from ...geometry.geometry import Geometry
+from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
+from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, RowParallelLinear
@@ -39,6 +41,7 @@ WITHOUT_EXPERTS = (
     "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
     "--dtype bfloat16 or --device cpu"
 )
+WITHOUT_INDEXER = "config.json: index_topk (sparse attention) has no CUDA kernels; use --device cpu"
 WITHOUT_LATENT = "latent attention on CUDA must be bfloat16 or float16; use --dtype bfloat16 or --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
@@ -136,6 +139,9 @@ class CudaBackend:
         assert isinstance(layer.keys, Tensor), type(layer.keys)
         check_latent_sizes(layer.keys.dtype, layer.sizes, self.arch)
         return CudaLatentHeads(self.launcher, self._latent_plans, layer)
+
+    def key_selector(self, layer: int, sizes: Latent, attention: AttentionBackend) -> KeySelector:
+        raise ConfigError(WITHOUT_INDEXER)
 
 
 class TiedFixedRowsTable(TorchTable):

@@ -15,9 +15,10 @@ from ...checkpoint.weight_forms import (
 )
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...geometry.experts import Experts
+from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, LatentHeads, LatentLayer
+from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
@@ -30,7 +31,7 @@ from ...sampling.passes import Passes
 from .adapters import TorchAdapterOps
 from .attention import TorchOracle
 from .experts import TorchExperts
-from .latent import TorchLatentHeads
+from .latent import TorchKeySelector, TorchLatentHeads
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
 from .recurrences import TorchRecurrences, TorchSelectiveScan
@@ -125,6 +126,10 @@ class TorchBackend:
 
     def latent_heads(self, layer: LatentLayer, attention: AttentionBackend) -> LatentHeads:
         return TorchLatentHeads(layer, attention, self._product)
+
+    def key_selector(self, layer: int, sizes: Latent, attention: AttentionBackend) -> KeySelector:
+        assert sizes.indexer is not None, "the layer has no indexer"
+        return TorchKeySelector(layer, sizes, sizes.indexer, attention)
 
     def sampling(self, vocab_size: int) -> Passes:
         return NumpyPasses(vocab_size)

@@ -1,12 +1,13 @@
 """The sizes and the scale of latent attention, which several families name alike in config.json."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.hf_config import HFConfig
-from ...geometry.layer_options import Latent
+from ...geometry.layer_options import Indexer, Latent
 from .rope_config import rope_of
 
 MAX_CACHED = 1024  # elements of a vector in the cache: what attention kernels are written for
@@ -40,6 +41,29 @@ def latent(config: HFConfig) -> Latent:
             f"{MAX_CACHED} together"
         )
     return sizes
+
+
+def latent_with_indexer(config: HFConfig) -> Latent:
+    """As `latent`, of sparse attention."""
+    sizes = latent(config)
+    for name in ("index_topk", "index_n_heads", "index_head_dim"):
+        if (value := getattr(config, name)) < 1:
+            raise ConfigError(f"config.json: {name}={value} must be at least 1")
+    if not sizes.query_rank:
+        raise ConfigError("config.json: index_topk needs a q_lora_rank, from which an indexer projects its queries")
+    heads, dim = config.index_n_heads, config.index_head_dim
+    if dim < sizes.rope_dim:
+        raise ConfigError(
+            f"config.json: index_head_dim={dim} must be at least qk_rope_head_dim={sizes.rope_dim}, its rotated part"
+        )
+    indexer = Indexer(heads, dim, config.index_topk, config.index_interleave, tuple(config.index_sources or ()))
+    found = replace(sizes, indexer=indexer)
+    if found.row_dim > MAX_CACHED:
+        raise ConfigError(
+            f"config.json: kv_lora_rank={sizes.kv_rank}, qk_rope_head_dim={sizes.rope_dim} and index_head_dim={dim} "
+            f"must be at most {MAX_CACHED} together, each part rounded up to a multiple of 16"
+        )
+    return found
 
 
 def scale_of_scores(config: HFConfig) -> float:

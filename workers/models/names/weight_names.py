@@ -65,6 +65,10 @@ class LatentNames:
     down: str = "model.layers.{}.self_attn.kv_a_proj_with_mqa"  # the latent, then the key that all heads share
     norm: str = "model.layers.{}.self_attn.kv_a_layernorm.weight"
     up: str = "model.layers.{}.self_attn.kv_b_proj"  # of each head: its keys, then its values
+    index_queries: str = "model.layers.{}.self_attn.indexer.wq_b"  # sparse attention
+    index_keys: str = "model.layers.{}.self_attn.indexer.wk"
+    index_norm: str = "model.layers.{}.self_attn.indexer.k_norm"
+    index_weights: str = "model.layers.{}.self_attn.indexer.weights_proj"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.safetensors_files import Checkpoint
 from ...geometry.geometry import Geometry
-from ...geometry.layer_options import Latent
+from ...geometry.layer_options import Indexer, Latent
 from ..names.weight_names import WeightNames
 
 WHOLE = ("BF16", "F16", "F32", "F8_E4M3")  # dtypes whose tensors have the shape of their matrix
@@ -16,9 +16,13 @@ def check_latent(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry)
         return
     projections = {name.rpartition(".")[0] for name in checkpoint.entries}
     wanted = _shapes(names, geometry, geometry.latent)
+    indexer = geometry.latent.indexer
     for layer in filter(geometry.has_attention, range(geometry.num_layers)):
         for name, shape in wanted.items():
             _check(checkpoint, projections, name.format(layer), shape)
+        if indexer is not None and indexer.source(layer) == layer:
+            for name, shape in _index_shapes(names, geometry, geometry.latent, indexer).items():
+                _check(checkpoint, projections, name.format(layer), shape)
 
 
 def _shapes(names: WeightNames, geometry: Geometry, sizes: Latent) -> dict[str, list[int]]:
@@ -33,6 +37,15 @@ def _shapes(names: WeightNames, geometry: Geometry, sizes: Latent) -> dict[str, 
     return shapes | {names.output: [hidden, heads * sizes.value_dim]}
 
 
+def _index_shapes(names: WeightNames, geometry: Geometry, sizes: Latent, indexer: Indexer) -> dict[str, list[int]]:
+    """Likewise of an indexer."""
+    return {
+        names.latent.index_queries: [indexer.num_heads * indexer.head_dim, sizes.query_rank],
+        names.latent.index_keys: [indexer.head_dim, geometry.hidden_size],
+        names.latent.index_weights: [indexer.num_heads, geometry.hidden_size],
+    }
+
+
 def _check(checkpoint: Checkpoint, projections: set[str], name: str, shape: list[int]) -> None:
     if name not in projections:
         raise ConfigError(
@@ -43,5 +56,6 @@ def _check(checkpoint: Checkpoint, projections: set[str], name: str, shape: list
     if entry is not None and entry.dtype in WHOLE and entry.shape != shape:
         raise ConfigError(
             f"{checkpoint.folder}: {name}.weight has shape {entry.shape}, but config.json asks for {shape}: "
-            "kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim must be the checkpoint's"
+            "kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim and v_head_dim must be the checkpoint's, "
+            "like index_n_heads and index_head_dim in sparse attention"
         )

@@ -10,11 +10,10 @@ from ...geometry.layer_options import AttentionOptions, Latent
 from ...layers.attention import AttentionBackend, LatentLayer
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
-from ...mixers.latent_attention import LatentAttention
+from ...mixers.latent_attention import LatentAttention, SparseLatentAttention
 from ..matrix_rows import Rows
+from .indexer_reader import NORM_EPS, IndexerReader, pairs_in_order
 from .layer_reader import LayerReader
-
-NORM_EPS = 1e-6  # of the norms between projections, whatever rms_norm_eps is
 
 
 class LatentReader:
@@ -24,8 +23,9 @@ class LatentReader:
         self._reader = reader
         self._ops = ops
         self._backend = backend
+        self._indexer = IndexerReader(reader, ops, backend)
 
-    def read(self, index: int, sizes: Latent, options: AttentionOptions) -> LatentAttention:
+    def read(self, index: int, sizes: Latent, options: AttentionOptions) -> LatentAttention | SparseLatentAttention:
         reader = self._reader
         geometry, names = reader.geometry, reader.names.latent
         output, (first, last) = reader.names.output.format(index), reader.even_span(geometry.num_heads)
@@ -39,16 +39,16 @@ class LatentReader:
         shared = Rows.chosen(names.down.format(index), sizes.cached_dim, self._order(sizes.kv_rank, sizes.rope_dim))
         keys, values = reader.weights(names.up.format(index), lambda: self._of_heads(sizes, index))
         norm = self._latent_norm(names.norm.format(index), sizes.kv_rank)
-        layer = LatentLayer(index, sizes, last - first, norm, keys, values, options)
-        return LatentAttention(
-            down=reader.column_parallel([before, shared], geometry.hidden_size, False),
-            query_size=len(before),
-            query_norm=query_norm,
-            query_up=query_up,
-            heads=reader.backend.latent_heads(layer, self._backend),
-            output=reader.row_parallel(output, geometry.hidden_size, geometry.num_heads * sizes.value_dim, False),
-            ops=self._ops,
-        )
+        down = reader.column_parallel([before, shared], geometry.hidden_size, False)
+        mixed = reader.row_parallel(output, geometry.hidden_size, geometry.num_heads * sizes.value_dim, False)
+        selector, indexer = self._indexer.read(index, sizes)
+        layer = LatentLayer(index, sizes, last - first, norm, keys, values, options, selector)
+        heads = reader.backend.latent_heads(layer, self._backend)
+        if selector is None:
+            return LatentAttention(down, len(before), query_norm, query_up, heads, mixed, self._ops)
+        assert query_norm is not None
+        assert query_up is not None
+        return SparseLatentAttention(down, len(before), query_norm, query_up, heads, indexer, mixed, self._ops)
 
     def _query_rows(self, name: str, sizes: Latent) -> Rows:
         """The rows of this rank's heads."""
@@ -59,10 +59,8 @@ class LatentReader:
 
     def _order(self, plain: int, rotated: int) -> Tensor:
         """The rows of `plain` elements and of `rotated` ones, whose pairs j and j + rotated / 2 kernels rotate."""
-        pairs = torch.arange(rotated)
-        if self._reader.geometry.interleaved:
-            pairs = pairs.view(-1, 2).T.flatten()
-        return torch.cat([torch.arange(plain), plain + pairs])
+        interleaved = self._reader.geometry.interleaved
+        return torch.cat([torch.arange(plain), plain + pairs_in_order(rotated, interleaved)])
 
     def _latent_norm(self, name: str, size: int) -> RMSNorm:
         return RMSNorm(self._reader.vector(name, size), NORM_EPS)

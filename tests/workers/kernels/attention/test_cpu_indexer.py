@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paged_serve.workers.checkpoint.layer_options import AttentionOptions, Indexer, Latent
+from paged_serve.workers.geometry.layer_options import AttentionOptions, Indexer, Latent
 from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.latent.indexer import SelectedKeys, attend_selected, cache_index_keys, select_keys
 from paged_serve.workers.kernels.cpu.latent.latent_attention import latent_attention, rotate_parts

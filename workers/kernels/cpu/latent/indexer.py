@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....checkpoint.layer_options import AttentionMask, AttentionOptions, Latent
+from ....geometry.layer_options import AttentionMask, AttentionOptions, Latent
 from ....kv.cache_view import CacheView
 from ..attention import MAX_HEAD_DIM, attention_numbers, cached_head_dim
 from ..buffers import Buffers
