@@ -10,7 +10,7 @@ from ..tiny_models.checkpoints import VARIANTS, ours, random_tokens, write_check
 
 QUICK = (
     *("llama", "gpt-neox", "stablelm-parallel", "opt-350m", "gemma2", "qwen3-moe", "lfm2", "qwen3-next", "nemotron-h"),
-    *("bamba", "jamba", "falcon-h1", "deepseek-v3"),
+    *("bamba", "jamba", "falcon-h1", "deepseek-v3", "glm-5"),
 )
 FAMILIES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in VARIANTS]
 

@@ -63,6 +63,7 @@ def test_float32_logits_agree_with_transformers(variant, by_torch, tmp_path, poo
         "lfm2",
         "deepseek-v2",
         *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "minicpm3"),
+        *nightly("deepseek-v3.2", "glm-5"),
         "mamba2",
         "qwen3-next",
         *nightly("mamba", "granite4", "falcon-h1", "qwen3.5", "qwen3.5-moe", "olmo-hybrid", "kimi-linear"),

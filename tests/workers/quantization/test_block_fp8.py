@@ -17,6 +17,7 @@ PROMPT = random_tokens(24)
 MODELS = {
     "qwen3-moe": "fp8-16",
     "deepseek-v3": "fp8-16",
+    "deepseek-v3.2": "fp8-16",
     "llama4-experts": "fp8-16",
     "glm4-moe-wide": "fp8-128",
     "qwen3": "fp8-128",

@@ -20,7 +20,7 @@ from .recorded_steps import BLOCK_SIZE, NUM_ROWS, STEADY, contents, counting, jo
 
 QUICK = (
     *("llama", "gpt-neox", "opt-350m", "gemma2", "qwen3-moe"),
-    *("lfm2", "qwen3-next", "jamba", "falcon-h1", "deepseek-v3"),
+    *("lfm2", "qwen3-next", "jamba", "falcon-h1", "deepseek-v3", "deepseek-v3.2"),
 )
 FAMILIES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in VARIANTS]
 MAX_LEN = 512

@@ -228,7 +228,7 @@ def test_layers_of_other_forms_are_computed_by_kernels(variant, make_model, tmp_
     same_both_ways(lambda: make_model(tmp_path), plans)
 
 
-@pytest.mark.parametrize("variant", ["qwen2-moe", "glm4-moe", "gpt-oss", "deepseek-v2"])
+@pytest.mark.parametrize("variant", ["qwen2-moe", "glm4-moe", "gpt-oss", "deepseek-v2", "deepseek-v3.2", "glm-5"])
 def test_experts_are_computed_by_kernels_however_many_tokens_each_has(make_model, tmp_path, variant):
     """Other tokens in each step, so other experts have rows than when the step was recorded."""
     write_checkpoint(variant, tmp_path, torch.bfloat16)

@@ -17,6 +17,7 @@ LINEAR, FULL = "linear_attention", "full_attention"
 FAMILIES: dict[str, dict[str, Any]] = {  # what their checkpoints need so that the last of their layers is the head's
     "glm4-moe": {"num_hidden_layers": 4},
     "deepseek-v3": {"num_hidden_layers": 3},
+    "deepseek-v3.2": {"num_hidden_layers": 3, "index_topk": 6},
     "glm4-moe-lite": {"num_hidden_layers": 4, "mlp_layer_types": ("sparse", "dense", "sparse", "sparse")},
     "qwen3-next": {"num_hidden_layers": 5, "layer_types": (LINEAR, FULL, LINEAR, LINEAR, FULL)},
     "qwen3.5": {"num_hidden_layers": 4, "layer_types": (LINEAR, FULL, LINEAR, FULL), "tie_word_embeddings": False},

@@ -15,9 +15,15 @@ from .variant_workload import draw_variant_workload
 
 __all__ = ["load"]  # the fixture
 
-SLICES = {"mamba2": (73, 78), "qwen3-next": (12, 16)}
+SLICES = {"mamba2": (73, 78), "qwen3-next": (12, 16), "deepseek-v3.2": (12, 16)}
 IN_FP8 = (
-    *("qwen3-moe in fp8-16", "deepseek-v3 in fp8-16", "glm4-moe-wide in fp8-128", "glm4-moe-wide in ct-fp8"),
+    *(
+        "qwen3-moe in fp8-16",
+        "deepseek-v3 in fp8-16",
+        "deepseek-v3.2 in fp8-16",
+        "glm4-moe-wide in fp8-128",
+        "glm4-moe-wide in ct-fp8",
+    ),
     *("llama4-experts in fp8-16", "llama4-experts in ct-fp8"),
     *("qwen3-next in fp8-16", "lfm2 in fp8-16", "falcon-h1 in ct-fp8-tensor"),
 )
@@ -35,7 +41,7 @@ def run_variant(load, variant: str, seeds: Iterable[int], *events: str) -> None:
 
 
 @pytest.mark.parametrize(("variant", "seeds"), SLICES.items())
-def test_a_slice_of_workloads_of_a_recurrent_model_gives_each_request_the_same_bytes(load, variant, seeds):
+def test_a_slice_of_workloads_of_a_model_gives_each_request_the_same_bytes(load, variant, seeds):
     run_variant(load, variant, seeds)
 
 
