@@ -53,27 +53,29 @@ def arm_lifeline(fd: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether the process is halted by SIGSTOP or a debugger."""
-    return _state(f"/proc/{pid}/stat") in ("T", "t")
+    return _name_and_state(f"/proc/{pid}/stat")[1] in ("T", "t")
 
 
 def is_halted(pid: int) -> bool:
     """Whether a signal has stopped the process; a stop by a debugger does not count."""
-    return _state(f"/proc/{pid}/stat") == "T"
+    return _name_and_state(f"/proc/{pid}/stat")[1] == "T"
 
 
-def is_at_work(pid: int) -> bool:
-    """Whether any thread of the process runs, or waits for a core or a disk."""
+def is_at_work(pid: int, names: str = "") -> bool:
+    """Whether any thread of the process whose name begins with `names` runs, or waits for a core or a disk."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
-    return any(_state(f"/proc/{pid}/task/{thread}/stat") in ("R", "D") for thread in threads)
+    found = (_name_and_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
+    return any(state in ("R", "D") and name.startswith(names) for name, state in found)
 
 
-def _state(path: str) -> str:
-    """The state letter of a process or thread, as in proc(5); "" when it is gone."""
+def _name_and_state(path: str) -> tuple[str, str]:
+    """The name and the state letter of a process or thread, as in proc(5); empty when it is gone."""
     try:
         with open(path) as file:
-            return file.read().rpartition(")")[2].split()[0]
+            name, _, fields = file.read().rpartition(")")
+        return name.partition("(")[2], fields.split()[0]
     except (OSError, IndexError):
-        return ""
+        return "", ""

@@ -1,6 +1,10 @@
 """Finds children that are alive but hang: silent for too long. A child's loop sends a heartbeat every 250 ms."""
 
-from collections.abc import Collection
+import os
+from collections.abc import Callable, Collection
+from functools import partial
+
+from paged_serve.protocol.process.lifeline import is_at_work
 
 from .child import Child, ChildState
 
@@ -8,13 +12,16 @@ HANG_S = 5.0  # a ready core or frontend hangs when it is silent for so long
 ASLEEP_S = 1.5  # the same when all its threads sleep at two looks: none computes, or waits for a core or a disk
 HALTED_S = 0.5  # the same for a process stopped by a signal: two heartbeats
 SLEPT_S = 1.5  # a check so late means that the supervisor itself did not run
+RECEIVING_THREADS = "ZMQbg/IO"  # libzmq's name of those that read sockets
 
 
 class HangDetector:
     """Checks all children once per iteration of the loop. Times are `time.monotonic` seconds."""
 
-    def __init__(self, step_timeout_s: float, now: float):
+    def __init__(self, step_timeout_s: float, now: float, is_receiving: Callable[[], bool] | None = None):
+        """`is_receiving`: whether messages that were sent before may still arrive; by default asks the kernel."""
         self._step_timeout_s = step_timeout_s
+        self._is_receiving = is_receiving or partial(is_at_work, os.getpid(), RECEIVING_THREADS)
         self._last_look = now
 
     def find_hanging(self, children: Collection[Child], now: float) -> list[Child]:
@@ -38,7 +45,9 @@ class HangDetector:
         # A worker's loop stands still during a step, whose deadline the core watches.
         if child.role == "worker":
             return self._step_timeout_s
-        # One look does not tell: a child that waited for a core may have just sent its heartbeat, and sleep again.
+        # One look does not tell: a child that waited for a core may have just sent its heartbeat, and sleep again. Once
+        # the receiving threads sleep, too, it is read before the next look.
         slept_before = child.asleep_since == child.last_heard
-        child.asleep_since = None if child.is_at_work() else child.last_heard
+        is_asleep = not child.is_at_work() and not self._is_receiving()
+        child.asleep_since = child.last_heard if is_asleep else None
         return ASLEEP_S if slept_before and child.asleep_since is not None else HANG_S

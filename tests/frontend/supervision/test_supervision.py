@@ -10,13 +10,14 @@ import pytest
 
 from paged_serve.frontend.supervision.processes import child as child_module
 from paged_serve.frontend.supervision.processes.child import ChildEvent, ChildState, StartInfo
-from paged_serve.frontend.supervision.processes.hang_detector import ASLEEP_S, HALTED_S, HANG_S, HangDetector
 from paged_serve.frontend.supervision.processes.out_of_memory import LOOK_EVERY_S, OutOfMemory
 from paged_serve.frontend.supervision.processes.process_table import ProcessTable
 from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.processes.standby_workers import SETTLED_S, StandbyWorkers
 from paged_serve.frontend.supervision.shutdown import TRANSITIONS, Phase, PhaseEvent, Shutdown, StopStep
 from paged_serve.protocol.state_machine import IllegalTransition, fire
+
+from .fake_child_state import FakeChild
 
 
 class TestRestartBudget:
@@ -133,86 +134,6 @@ class TestShutdown:
         assert shutdown.next_deadline(104.0) == 6.0
         assert not shutdown.drain_is_over(109.9)
         assert shutdown.drain_is_over(110.0)
-
-
-class FakeChild:
-    """The attributes of a child that the hang detector reads."""
-
-    def __init__(self, role: str, state: ChildState, *, halted: bool = False, at_work: bool = True):
-        self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
-        self.last_heard = 0.0
-        self.failure = ""
-        self.asleep_since = None
-
-    def exit_reason(self) -> str:
-        return "gone"
-
-    def is_stopped(self) -> bool:
-        return self.halted
-
-    def is_at_work(self) -> bool:
-        return self.at_work
-
-
-class TestSilence:
-    def found(self, child: FakeChild, silence_s: float) -> bool:
-        detector = HangDetector(step_timeout_s=300.0, now=0.0)
-        times = [n / 4 for n in range(int(4 * silence_s))]  # or the detector would assume that it slept
-        for now in times:
-            if detector.find_hanging([child], now):
-                return True
-        return detector.find_hanging([child], silence_s) == [child]
-
-    @pytest.mark.parametrize(
-        ("role", "state", "max_silence_s"),
-        [
-            ("frontend", ChildState.READY, HANG_S),
-            ("frontend", ChildState.DRAINED, HANG_S),
-            ("engine-core", ChildState.READY, HANG_S),
-            ("worker", ChildState.READY, 300.0),
-        ],
-    )
-    def test_a_stuck_loop_is_detected(self, role, state, max_silence_s):
-        assert not self.found(FakeChild(role, state), max_silence_s - 0.1)
-        assert self.found(FakeChild(role, state), max_silence_s + 0.1)
-
-    @pytest.mark.parametrize("role", ["frontend", "engine-core", "standby"])
-    def test_a_child_whose_threads_all_sleep_is_detected_sooner(self, role):
-        assert not self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S - 0.1)
-        assert self.found(FakeChild(role, ChildState.READY, at_work=False), ASLEEP_S + 0.1)
-
-    def test_a_child_that_sleeps_again_after_it_waited_for_a_core_is_not_lost(self):
-        """It was silent for want of a core; its heartbeat arrived after the messages of this look were read."""
-        child = FakeChild("engine-core", ChildState.READY)
-        detector = HangDetector(step_timeout_s=300.0, now=1.75)
-        assert detector.find_hanging([child], 2.0) == []
-        child.at_work = False
-        assert detector.find_hanging([child], 2.25) == []
-        child.last_heard = 2.25
-        assert detector.find_hanging([child], 2.5) == []
-        assert detector.find_hanging([child], 3.0) == []
-        assert detector.find_hanging([child], 4.0) == [child]
-
-    def test_a_worker_may_be_silent_during_a_step(self):
-        assert not self.found(FakeChild("worker", ChildState.READY, at_work=False), 100.0)
-
-    @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED])
-    def test_loading_has_no_limit_of_silence(self, state):
-        assert not self.found(FakeChild("worker", state), 3000.0)
-
-    @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED, ChildState.READY])
-    def test_a_halted_process_is_detected_soon_in_every_state(self, state):
-        assert not self.found(FakeChild("worker", state, halted=True), HALTED_S - 0.1)
-        assert self.found(FakeChild("worker", state, halted=True), HALTED_S + 0.1)
-
-    def test_a_dead_child_does_not_count_as_silent(self):
-        assert not self.found(FakeChild("worker", ChildState.DEAD, halted=True), 1000.0)
-
-    def test_after_a_pause_of_the_supervisor_each_child_gets_time_to_report(self):
-        child = FakeChild("frontend", ChildState.READY)
-        detector = HangDetector(step_timeout_s=300.0, now=0.0)
-        assert detector.find_hanging([child], 1000.0) == []
-        assert child.last_heard == 1000.0
 
 
 class FakeTable:
