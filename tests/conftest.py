@@ -10,7 +10,7 @@ import pytest
 
 from .covering import PAIRS, VALUES, WHOLE, left_out
 
-TEARDOWN_S = 120
+TEARDOWN_S = 300
 
 # A shell starts background jobs with SIGINT ignored, and our servers would inherit that: they must not ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

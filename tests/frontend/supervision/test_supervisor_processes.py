@@ -167,8 +167,8 @@ def test_a_signal_that_the_parent_has_blocked_still_ends_a_server(start):
 def test_a_second_signal_ends_the_drain_at_once(start):
     started = start(frontend="never drained")
     started.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert started.process.poll() is None
+    while "draining" not in started.process.stderr.readline():
+        assert started.process.poll() is None
     assert started.kill_and_time(signal.SIGTERM) < SOON_S
     assert started.process.returncode == 0
     assert not os.path.exists(started.run_dir)
