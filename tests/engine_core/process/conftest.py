@@ -17,6 +17,14 @@ def run_dir():
 
 @pytest.fixture
 def harness(run_dir):
+    """A core that a rank, a thread of this process, cannot make wait for too long."""
+    harness = EngineHarness(run_dir, config(step_timeout_s=60.0))
+    yield harness
+    harness.close()
+
+
+@pytest.fixture
+def impatient_harness(run_dir):
     harness = EngineHarness(run_dir, config(step_timeout_s=1.0))
     yield harness
     harness.close()

@@ -16,19 +16,19 @@ from .engine_harness import EngineHarness
 from .running_core import PARAMS, PROMPT, config, expected, start, tokens_of
 
 
-def test_streams_continue_with_the_right_token_after_the_workers_die(harness, ranks):
-    first = start(harness, ranks, ignores_after=20)
-    with Client.connect(harness.run_dir) as client:
+def test_streams_continue_with_the_right_token_after_the_workers_die(impatient_harness, ranks):
+    first = start(impatient_harness, ranks, ignores_after=20)
+    with Client.connect(impatient_harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
         tokens = list(next(request).token_ids)
-        lost = harness.wait_for(control.WorkersLost)
+        lost = impatient_harness.wait_for(control.WorkersLost)
         assert lost.epoch == 0
         assert re.search(r"no answer to a step of \d+ tokens for 1(\.\d+)? s", lost.reason), lost.reason
         first.kill()
         while client.computes:
             client.wait(1.0)
-        harness.send(control.WorkersReplaced(1))
-        start(harness, ranks, epoch=1)
+        impatient_harness.send(control.WorkersReplaced(1))
+        start(impatient_harness, ranks, epoch=1)
         assert tokens + tokens_of(request) == expected()
         assert client.computes
 
@@ -60,13 +60,13 @@ def test_an_undecodable_result_replaces_the_group_without_waiting_for_the_time_l
         harness.close()
 
 
-def test_workers_that_connect_before_the_supervisors_message_replace_the_group(harness, ranks):
-    start(harness, ranks, ignores_after=3)
-    with Client.connect(harness.run_dir) as client:
+def test_workers_that_connect_before_the_supervisors_message_replace_the_group(impatient_harness, ranks):
+    start(impatient_harness, ranks, ignores_after=3)
+    with Client.connect(impatient_harness.run_dir) as client:
         request = client.submit(PROMPT, PARAMS)
-        harness.wait_for(control.WorkersLost)
-        start(harness, ranks, epoch=1)
-        harness.send(control.WorkersReplaced(1))
+        impatient_harness.wait_for(control.WorkersLost)
+        start(impatient_harness, ranks, epoch=1)
+        impatient_harness.send(control.WorkersReplaced(1))
         assert tokens_of(request) == expected()
 
 

@@ -1,10 +1,11 @@
 """The chunk of products in tile order is the one that is fastest on this machine, now."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from paged_serve.workers.kernels.cpu import library as cpu
+from paged_serve.workers.kernels.cpu import tile_chunk
 from paged_serve.workers.kernels.cpu.tile_chunk import CHUNKS, SAMPLES, choose_chunk, fastest
 
 
@@ -20,15 +21,19 @@ def pool():
 
 @pytest.mark.parametrize("best", CHUNKS)
 def test_the_fastest_chunk_is_set(pool, monkeypatch, best):
-    """Products are replaced by waits, of which the shortest is that of `best`."""
-    used = []
+    """Products are replaced by waits in virtual time, of which the shortest is that of `best`."""
+    used, clock = [], SimpleNamespace(now=0.0)
+    monkeypatch.setattr(tile_chunk, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     set_chunk = cpu.Library.set_chunk_pieces
     monkeypatch.setattr(
         cpu.Library, "set_chunk_pieces", lambda self, pieces: (used.append(pieces), set_chunk(self, pieces))
     )
 
     def watch(name, kernel):
-        return lambda handle, fields: time.sleep(0.001 if used and used[-1] == best else 0.004)
+        def wait(handle, fields):
+            clock.now += 0.001 if used and used[-1] == best else 0.004
+
+        return wait
 
     with pool.watched(watch):
         choose_chunk(pool)
