@@ -1,7 +1,7 @@
 // Keys that a table lists one by one (block size 1): sparse attention. The rows of a tile are copied to scratch memory, where the
 // keys of a stream are adjacent, and then take the same way as those of blocks. So the same keys have the same bits.
 //
-// Floor   a copy of the rows, which a core reads in any order: a tenth of the products of 128 heads
+// Cost    one core of Zen 3, rows of 576 elements: 6 % of the time of 128 heads, 14 % of that of 16 heads
 #pragma once
 #include "attention/attention.h"
 #include "attention/plan.h"

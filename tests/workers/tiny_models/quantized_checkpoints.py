@@ -213,6 +213,7 @@ WEIGHT_ONLY: dict[str, Format] = {
     "awq": awq(),
 }
 FORMATS = W8A8 | WEIGHT_ONLY
+QUANTIZED, NOT_QUANTIZED = ("_proj", "indexer.wq_b", "indexer.wk"), ("indexer.weights_proj",)  # ends of names
 BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8(16, 32)}
 
 
@@ -222,7 +223,7 @@ def write_quantized(source: Path, folder: Path, form: str | Format) -> None:
     quantized, floats = dict[str, Tensor](), dict[str, Tensor]()
     for tensor_name, tensor in tensors.items():
         module, _, kind = tensor_name.rpartition(".")
-        if kind == "weight" and module.endswith("_proj") and not module.endswith(how.ignored or ("nothing",)):
+        if kind == "weight" and module.endswith(QUANTIZED) and not module.endswith((*how.ignored, *NOT_QUANTIZED)):
             packed, floats[tensor_name] = how.pack(tensor.float())
             quantized |= {f"{module}.{ending}": part for ending, part in packed.items()}
         else:
