@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .control_link import ControlLink
 
 LAST_MESSAGE_S = 0.1  # a Failed may still be in transit when its process has ended
+LATEST_MESSAGE_S = 5.0  # the same while the thread that reads sockets waits for a core
 
 GiveUp = Callable[[str, int, float], None]  # why, exit code, now
 
@@ -90,12 +91,15 @@ class LostChildren:
         self._give_up(reason, 2 if self._shutdown.phase is Phase.STARTING else 1, now)
 
     def _await_last_message(self, now: float, speaker: Child | None) -> None:
-        deadline = time.monotonic() + LAST_MESSAGE_S
-        while not self._shutdown.is_over and (left_s := deadline - time.monotonic()) > 0:
-            if speaker is not None and speaker.failure:
-                break
-            if self._link.has_message_within(left_s):
+        """Read on for a while, and at least until what has reached this process is read."""
+        began = time.monotonic()
+        while not self._shutdown.is_over and not (speaker is not None and speaker.failure):
+            waited_s = time.monotonic() - began
+            is_late = waited_s >= (LATEST_MESSAGE_S if self._silence.is_receiving() else LAST_MESSAGE_S)
+            if self._link.has_message_within(0.0 if is_late else max(0.01, LAST_MESSAGE_S - waited_s)):
                 self.read_control(now, None)
+            if is_late:
+                break
 
     def _lost(self, child: Child, now: float) -> None:
         """Record the loss of a child; all losses are declared here."""

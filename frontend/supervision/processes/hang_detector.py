@@ -21,7 +21,7 @@ class HangDetector:
     def __init__(self, step_timeout_s: float, now: float, is_receiving: Callable[[], bool] | None = None):
         """`is_receiving`: whether messages that were sent before may still arrive; by default asks the kernel."""
         self._step_timeout_s = step_timeout_s
-        self._is_receiving = is_receiving or partial(is_at_work, os.getpid(), RECEIVING_THREADS)
+        self.is_receiving = is_receiving or partial(is_at_work, os.getpid(), RECEIVING_THREADS)
         self._last_look = now
 
     def find_hanging(self, children: Collection[Child], now: float) -> list[Child]:
@@ -48,6 +48,6 @@ class HangDetector:
         # One look does not tell: a child that waited for a core may have just sent its heartbeat, and sleep again. Once
         # the receiving threads sleep, too, it is read before the next look.
         slept_before = child.asleep_since == child.last_heard
-        is_asleep = not child.is_at_work() and not self._is_receiving()
+        is_asleep = not child.is_at_work() and not self.is_receiving()
         child.asleep_since = child.last_heard if is_asleep else None
         return ASLEEP_S if slept_before and child.asleep_since is not None else HANG_S

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from paged_serve.frontend.supervision import lost_children
 from paged_serve.frontend.supervision.child_messages import FailureReport
 from paged_serve.frontend.supervision.lost_children import LostChildren
 from paged_serve.frontend.supervision.processes import process_table
@@ -274,3 +275,24 @@ def test_memory_is_named_as_the_cause_of_a_kill_exactly_when_the_kernel_reports_
         made.settle()
         assert "was killed by SIGKILL" in victim.exit_reason()
         assert ("memory ran out" in victim.exit_reason()) is is_known
+
+
+def test_the_reason_of_an_ended_child_is_awaited_while_its_message_may_be_unread(harness, monkeypatch):
+    """The thread that reads sockets waits for a core, for longer than a message needs otherwise."""
+    made, clock = harness(1), SimpleNamespace(now=0.0)
+    child, lost = made.table.living["frontend", 0], made.lost_children
+
+    def has_message_within(seconds):
+        clock.now += seconds
+        if clock.now < 0.5 or child.failure:
+            return False
+        child.failure = "no such file"
+        made.failure_reports.append(FailureReport(child, refused=True))
+        return True
+
+    monkeypatch.setattr(lost_children, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(lost._link, "has_message_within", has_message_within)
+    monkeypatch.setattr(lost._silence, "is_receiving", lambda: clock.now < 0.5)
+    child.process.returncode = 2
+    lost.reap({child.pidfd}, 0.0)
+    assert made.given_up == ("no such file", 1)
