@@ -19,6 +19,7 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "MixtralForCausalLM": "llama",
     "Ministral3ForCausalLM": "mistral3",
+    "Mistral4ForCausalLM": "mistral4",
     "Qwen2MoeForCausalLM": "qwen2moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
     "OlmoeForCausalLM": "olmoe",
@@ -136,7 +137,8 @@ SHARED_EXPERTS = {
 }
 FURTHER_KEYS = {"gemma4": gemma4_keys, KIMI_LINEAR: kimi_linear_keys}
 KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "granitehybrid": MULTIPLIERS}
-KEYS |= {"glm4moe": SHARED_EXPERTS, "deepseek2": SHARED_EXPERTS}
+LATENT = ("deepseek2", "mistral4")
+KEYS |= {"glm4moe": SHARED_EXPERTS} | dict.fromkeys(LATENT, SHARED_EXPERTS)
 
 
 def field_of(config: Mapping[str, Any], *names: str) -> Any:
@@ -176,7 +178,7 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         }
     if "sliding_attention" in (rope := config.get("rope_parameters") or {}):
         keys["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
-    if architecture == "deepseek2":
+    if architecture in LATENT:
         rotated = config["qk_rope_head_dim"]
         keys |= {"attention.key_length_mla": config["qk_nope_head_dim"] + rotated, "rope.dimension_count": rotated}
         keys |= {f"attention.{each}_length": config["kv_lora_rank"] for each in ("key", "value")}
@@ -218,6 +220,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
 
 def _renamed(name: str, values: Tensor, architecture: str, config: Mapping[str, Any]) -> tuple[str, Tensor]:
     named = name.removeprefix("transformer.") if architecture == "bloom" else name
+    if architecture == "mistral4" and named.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        named += ".weight"
     if architecture == "gemma4":
         named, values = gemma4_tensor(name, values)
     if architecture == KIMI_LINEAR:

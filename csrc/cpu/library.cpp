@@ -90,6 +90,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(GatedNormParams)
   SIZE_OF(SigmoidGateParams)
   SIZE_OF(ScaleParams)
+  SIZE_OF(ScaleByPositionParams)
   SIZE_OF(CopyParams)
   SIZE_OF(ScanParams)
   SIZE_OF(MaskParams)

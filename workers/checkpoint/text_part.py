@@ -31,6 +31,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "MistralForCausalLM",
         LLAMA | {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
     ),
+    "mistral4": (
+        "Mistral4ForCausalLM",
+        {
+            "vocab_size": 131072,
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 1048576,
+        },
+    ),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2_5_omni_text": ("Qwen2ForCausalLM", {}),
     "qwen2_5_vl_text": ("Qwen2ForCausalLM", {}),

@@ -78,6 +78,7 @@ from .families.minimax_m2 import MINIMAX_M2
 from .families.ministral import MINISTRAL
 from .families.ministral3 import MINISTRAL3
 from .families.mistral import MISTRAL
+from .families.mistral4 import MISTRAL4
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
 from .families.mpnet import MPNET
@@ -201,6 +202,7 @@ FAMILIES = (
     GLM4_MOE_LITE,
     GLM_MOE_DSA,
     YOUTU,
+    MISTRAL4,
     MINICPM3,
     QWEN3_NEXT,
     QWEN3_5,

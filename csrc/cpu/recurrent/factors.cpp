@@ -1,4 +1,4 @@
-// factors: products of elements, of rows with gates and of columns with constants; and copies of rows.
+// factors: products of elements, of rows with gates or with numbers, and of columns with constants; and copies of rows.
 //
 // Algorithm  in float, one rounding
 // Shapes     recurrent/factors.h
@@ -37,6 +37,18 @@ void scale_columns(Pool* pool, const ScaleParams* p) {
       const Element* x = (const Element*)p->x + row * p->x_stride;
       Element* y = (Element*)p->y + row * p->y_stride;
       each_vector(p->size, [&](int at, int n) { put(y + at, get(x + at, n) * get(p->factors + at, n), n); });
+    });
+  });
+}
+
+void scale_by_position(Pool* pool, const ScaleByPositionParams* p) {
+  with_element(p->dtype, [&](auto element) {
+    using Element = decltype(element);
+    for_rows(pool, p->rows, p->size, [&](int64_t row) {
+      const float factor = p->factors[p->positions[row]];
+      if (factor == 1.0f) return;  // of most contexts
+      Element* x = (Element*)p->x + row * p->stride;
+      each_vector(p->size, [&](int at, int n) { put(x + at, get(x + at, n) * factor, n); });
     });
   });
 }

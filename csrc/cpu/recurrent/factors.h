@@ -1,4 +1,5 @@
-// The part of the C ABI that recurrent layers need: products of elements, and copies. factors.cpp.
+// The part of the C ABI that recurrent layers need: products of elements, and copies; and latent attention's factors of rows.
+// factors.cpp.
 #pragma once
 #include "recurrent/scans.h"
 
@@ -17,6 +18,16 @@ struct ScaleParams {
   int32_t rows, size, dtype;
 };
 API void scale_columns(Pool*, const ScaleParams*);
+
+// x = x * the factor of the row's position.
+struct ScaleByPositionParams {
+  void* x;                   // [rows, size], rows `stride` apart
+  const float* factors;      // [positions]
+  const int64_t* positions;  // [rows]
+  int64_t stride;
+  int32_t rows, size, dtype;
+};
+API void scale_by_position(Pool*, const ScaleByPositionParams*);
 
 // y = x: the inputs of drafts, which are read again if the drafts are accepted.
 struct CopyParams {

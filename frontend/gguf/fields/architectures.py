@@ -81,6 +81,7 @@ ARCHITECTURES = {
         has_experts=True,
         predicts_further=True,
     ),
+    "mistral4": Architecture("Mistral4ForCausalLM", "mistral4", latent.mistral4, heads="latent", has_experts=True),
     "kimi-linear": Architecture(
         "KimiLinearForCausalLM", "kimi_linear", latent.kimi_linear, heads="latent", has_experts=True
     ),

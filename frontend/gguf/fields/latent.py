@@ -32,6 +32,10 @@ def deepseek2(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return fields | {"topk_method": "group_limited_greedy" if fields["n_group"] > 1 else "greedy"}
 
 
+def mistral4(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    return _latent_sizes(model) | _experts(model, SOFTMAX) | {"rope_interleave": True}
+
+
 def kimi_linear(model: GgufModel, head_dim: int) -> dict[str, Any]:
     """Layers without KV heads are Kimi delta attention. Files do not say that weights are divided by their sum."""
     kinds = [bool(heads) for heads in model.kv_heads()]

@@ -15,6 +15,8 @@ FIRST_CONTEXTS = (8192, *(1 << power for power in range(6, 18) if power != 13)) 
 LOW, HIGH = 1.0, 4.0  # frequency factors of all releases of Llama 3
 CLOSE = 1e-4  # relative; divisors are computed in float32
 UNTRUNCATED = ("gpt-oss",)  # the ends of yarn's ramp are not rounded to whole pairs
+# What queries grow by beyond the original context; files of Mistral 4 do not say it, as the converter leaves it out.
+GROWTHS = {"mistral3": 0.0, "mistral4": 0.1}
 YARN_FIELDS = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 
 
@@ -51,8 +53,8 @@ def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] 
         known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
     if model.has("rope.scaling.yarn_log_multiplier"):  # of scores; that of rotated elements is then 1
         known |= _log_multiplier(model)
-    if model.architecture == "mistral3" and model.has("attention.temperature_scale"):
-        known["llama_4_scaling_beta"] = model.number("attention.temperature_scale")
+    if (usual := GROWTHS.get(model.architecture)) is not None:
+        known["llama_4_scaling_beta"] = model.number("attention.temperature_scale", usual)
     if model.architecture in UNTRUNCATED:
         known["truncate"] = False
     return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context, **known}
@@ -63,7 +65,7 @@ def _log_multiplier(model: GgufModel) -> dict[str, float]:
     multiplier = model.number("rope.scaling.yarn_log_multiplier")
     if model.architecture == "mistral3":
         return {"mscale": 1.0, "mscale_all_dim": multiplier} if multiplier else {}
-    if model.architecture != "deepseek2":
+    if model.architecture not in ("deepseek2", "mistral4"):
         raise model.refused(f"rope.scaling.yarn_log_multiplier is not supported for {model.architecture}")
     multiplier = float(f"{10 * multiplier:.6g}")
     return {"mscale": multiplier, "mscale_all_dim": multiplier}

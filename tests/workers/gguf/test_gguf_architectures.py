@@ -20,6 +20,8 @@ from ..tiny_models.made_mtp import made as made_mtp
 MULTIPLIED = {"mscale": 0.7, "mscale_all_dim": 0.7}
 LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
 MINICPM3_ROPE = VARIANTS["minicpm3"]["rope_parameters"] | {"rope_theta": 10000.0}
+MISTRAL4_ROPE = VARIANTS["mistral4"]["rope_parameters"] | MULTIPLIED
+MISTRAL4_ROPE |= {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}
 FIELDS = {  # that files cannot have otherwise
     "afmoe": {"global_attn_every_n_layers": 4},
     "cohere-qk-norm": {"tie_word_embeddings": True},
@@ -34,6 +36,7 @@ FIELDS = {  # that files cannot have otherwise
     "phimoe": {"router_jitter_noise": 0.01},
     "deepseek-v2": {"rope_parameters": VARIANTS["deepseek-v2"]["rope_parameters"] | MULTIPLIED},
     "deepseek-v3": {"rope_parameters": VARIANTS["deepseek-v3"]["rope_parameters"] | MULTIPLIED},
+    "mistral4": {"rope_parameters": MISTRAL4_ROPE},
     "falcon-two-norms": {"bias": False},
     "granite4-dense": {"position_embedding_type": "nope"},
     "mamba": {"intermediate_size": 128},
@@ -43,7 +46,7 @@ FIELDS = {  # that files cannot have otherwise
 OFTEN = ("glm4", "glm4-moe", "deepseek-v2", "deepseek-v3", "granite", "granitemoe", "smollm3", "olmo3", "cohere2")
 OFTEN += ("exaone4", "starcoder2", "stablelm-qk-norm", "nemotron", "falcon-two-norms", "gpt2", "bloom")
 OFTEN += ("lfm2", "granite4", "jamba", "mamba2", "gemma3n", "gemma4", "gemma4-experts")
-OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "kimi-linear", "ministral3")
+OFTEN += ("qwen3.5", "qwen3.5-moe", "qwen3-next", "kimi-linear", "ministral3", "mistral4")
 OFTEN += (
     "nemotron-h",
     "minimax-m2",

@@ -62,7 +62,7 @@ def test_float32_logits_agree_with_transformers(variant, by_torch, tmp_path, poo
         *nightly("starcoder2-plain-sliding", "granite", "smollm3"),
         "lfm2",
         "deepseek-v2",
-        *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "minicpm3"),
+        *nightly("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-halves", "glm4-moe-lite", "minicpm3", "mistral4"),
         *nightly("deepseek-v3.2", "glm-5"),
         "mamba2",
         "qwen3-next",

@@ -58,6 +58,7 @@ NOT_AT_HAND = {
     "ApertusForCausalLM",
     "LagunaForCausalLM",
     "MiMoV2FlashForCausalLM",
+    "Mistral4ForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

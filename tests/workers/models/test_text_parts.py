@@ -20,7 +20,7 @@ from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, randomise
 from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
-from ..tiny_models.text_part_variants import CONFORMER, PATCHES, TEXT, VARIANTS
+from ..tiny_models.text_part_variants import CONFORMER, EXPERTS, LATENT, PATCHES, TEXT, VARIANTS
 
 HEARING = ("Voxtral", "Qwen2Audio", "Qwen2_5OmniThinker", "Qwen3OmniMoeThinker")
 PROMPT = random_tokens(100)
@@ -90,8 +90,12 @@ def test_float32_logits_of_text_agree_with_transformers(name, tmp_path):
     assert agree(logits(tmp_path), expected)
 
 
-def test_one_architecture_may_have_text_parts_of_several_kinds(tmp_path):
-    expected = make("Mistral3", tmp_path, model_type="ministral3")
+MISTRAL4 = LATENT | EXPERTS | {"qk_nope_head_dim": 8}  # half of a head is rotated
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("ministral3", {}), ("mistral4", MISTRAL4)])
+def test_one_architecture_may_have_text_parts_of_several_kinds(kind, fields, tmp_path):
+    expected = make("Mistral3", tmp_path, model_type=kind, **fields)
     assert agree(logits(tmp_path), expected)
 
 

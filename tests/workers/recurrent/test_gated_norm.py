@@ -9,6 +9,7 @@ from paged_serve.workers.backends.cpu.recurrences import CpuRecurrences, CpuSele
 from paged_serve.workers.backends.torch.ops import TorchOps
 from paged_serve.workers.backends.torch.recurrences import TorchRecurrences, TorchSelectiveScan
 from paged_serve.workers.kernels.cpu.buffers import Buffers
+from paged_serve.workers.kernels.cpu.recurrent.factors import scale_by_position
 from paged_serve.workers.layers.ops import HeadLayout
 from paged_serve.workers.layers.recurrent.weights import GatedNorm, PartNorms
 
@@ -90,6 +91,17 @@ def test_columns_are_scaled_in_place_and_rounded_once(dtype, isa_pools):
         wide = torch.cat([x, x], 1)
         part = wide[:, 277:]
         assert ops.scale(part, factors, out=part) is part
+        assert_same_bits(wide, torch.cat([x, exact], 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_are_scaled_by_the_factors_of_their_positions(dtype, isa_pools):
+    factors, positions, x = normals((50,), 2), torch.tensor([3, 0, 49, 7, 7, 12, 1]), inputs(277, dtype)[1]
+    factors[7] = 1.0
+    exact = (x.double() * factors.double()[positions, None]).to(torch.float32).to(dtype)
+    for pool in isa_pools:
+        wide = torch.cat([x, x], 1)
+        scale_by_position(pool, wide[:, 277:], factors, positions)
         assert_same_bits(wide, torch.cat([x, exact], 1))
 
 

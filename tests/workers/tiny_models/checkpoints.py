@@ -2,6 +2,7 @@
 
 import atexit
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -140,7 +141,9 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float32, attenti
         warnings.simplefilter("ignore")
         import transformers
 
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
+        (name,) = json.loads((folder / "config.json").read_text())["architectures"]  # the library's class, if it is one
+        made = getattr(transformers, name, transformers.AutoModelForCausalLM)
+        loaded = made.from_pretrained(folder, dtype=dtype, attn_implementation=attention)
         return loaded.eval()
 
 

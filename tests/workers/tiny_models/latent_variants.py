@@ -61,6 +61,14 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["sparse", "dense", "sparse"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
     },
+    "mistral4": {
+        "family": "Mistral4",
+        **LATENT,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.0,
+        "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6, "llama_4_scaling_beta": 0.3},
+    },
     "minicpm3": {
         "family": "MiniCPM3",
         "scale_emb": 4,

@@ -7,6 +7,7 @@ from ...kernels.cpu.buffers import Buffers
 from ...kernels.cpu.latent.indexer import attend_selected
 from ...kernels.cpu.latent.latent_attention import cache_latents, head_gemm, latent_attention, rotate_heads
 from ...kernels.cpu.library import Pool
+from ...kernels.cpu.recurrent.factors import scale_by_position
 from ...kv.cache_view import CacheView
 from ...layers.attention import LatentLayer
 from ...layers.ops import KernelStep
@@ -31,6 +32,8 @@ class CpuLatentHeads:
 
     def attend(self, plan: CacheView, step: KernelStep, query: Tensor) -> Tensor:
         layer, sizes, angles = self._layer, self._layer.sizes, step.angles[self._layer.layer]
+        if (scales := step.query_scales[layer.layer]) is not None:
+            scale_by_position(self._pool, query, scales, step.view.positions)
         by_head = query.view(len(query), layer.num_heads, sizes.query_dim)
         absorbed = self._take("latent query", query, sizes.cached_dim)
         rotate_heads(self._pool, by_head, angles, step.view.positions, sizes, absorbed)

@@ -64,6 +64,8 @@ class CudaLatentHeads:
     def attend(self, plan: AttentionMetadata, step: KernelStep, query: Tensor) -> Tensor:
         layer, sizes, view = self._layer, self._layer.sizes, step.view
         tokens, heads = len(query), layer.num_heads
+        if (scales := step.query_scales[layer.layer]) is not None:
+            query = (query.float() * scales[view.positions].unsqueeze(1)).to(query.dtype)
         by_head = query.view(tokens, heads, sizes.query_dim)
         absorbed = query.new_empty((tokens, heads, sizes.cached_dim))
         head_product(self._launcher, by_head[:, :, : sizes.nope_dim], self._keys, absorbed[:, :, : sizes.kv_rank])

@@ -43,6 +43,8 @@ class TorchLatentHeads:
     def attend(self, plan: object, step: TorchStep, query: Tensor) -> Tensor:
         sizes, layer = self._layer.sizes, self._layer.layer
         by_head = query.reshape(len(query), self._layer.num_heads, sizes.query_dim)
+        if (scales := step.query_scales[layer]) is not None:
+            by_head = (by_head.float() * scales).to(query.dtype)
         plain, turned = torch.split(by_head, [sizes.nope_dim, sizes.rope_dim], dim=2)
         turned = rotate(turned, step.cosines[layer], step.sines[layer])
         in_latent_space = torch.cat([self._products(plain, self._keys), turned], dim=2)

@@ -77,6 +77,7 @@ _EXAONE_MOE = (
 )
 EXPERT_LAYOUTS = {
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
+    "mistral4": TensorLayout(LLAMA | _SHARED_EXPERTS | LATENT, experts=EXPERTS),
     "minicpm3": TensorLayout(LLAMA | LATENT),
     "glm4moe": TensorLayout(_GLM4_MOE, experts=EXPERTS),
     "qwen2moe": TensorLayout(

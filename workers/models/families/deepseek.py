@@ -47,8 +47,9 @@ def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:
 
 def experts_v2(config: HFConfig) -> tuple[Experts | None, ...]:
     size, groups, top_groups = config.moe_intermediate_size, config.n_group, config.topk_group
-    found = Experts(config.num_experts, config.num_experts_per_tok, size, scale=config.routed_scaling_factor)
-    whole = replace(found, groups=groups, top_groups=top_groups, shared_size=size * config.n_shared_experts)
+    found = Experts(config.num_experts, config.num_experts_per_tok, size, renormalises=config.norm_topk_prob)
+    found = replace(found, scale=config.routed_scaling_factor, shared_size=size * config.n_shared_experts)
+    whole = replace(found, groups=groups, top_groups=top_groups)
     return in_chosen_layers(config, whole)
 
 

@@ -1,4 +1,4 @@
-"""Products of elements: of rows with gates, and of columns with constants; and copies of rows.
+"""Products of elements: of rows with gates or with numbers, and of columns with constants; and copies of rows.
 
 A row's bits depend only on that row.
 """
@@ -9,9 +9,9 @@ from torch import Tensor
 from ...shapes.recurrent import check_gate
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer
-from ..structs.recurrent import CopyParams, ScaleParams, SigmoidGateParams
+from ..structs.recurrent import CopyParams, ScaleByPositionParams, ScaleParams, SigmoidGateParams
 
-GATE, SCALE, COPY = packer(SigmoidGateParams), packer(ScaleParams), packer(CopyParams)
+GATE, SCALE, BY_POSITION, COPY = map(packer, (SigmoidGateParams, ScaleParams, ScaleByPositionParams, CopyParams))
 
 
 def silu_gate(pool: Pool, x: Tensor, gate: Tensor, out: Tensor) -> Tensor:
@@ -44,6 +44,21 @@ def scale_columns(pool: Pool, x: Tensor, factors: Tensor, out: Tensor) -> Tensor
     fields = SCALE(*pointers, out.stride(0), x.stride(0), *x.shape, DTYPE_CODES[x.dtype])
     pool.functions["scale_columns"](pool.handle, fields)
     return out
+
+
+def scale_by_position(pool: Pool, x: Tensor, factors: Tensor, positions: Tensor) -> Tensor:
+    """Multiply rows of `x` [rows, size], which may be strided, by `factors` float32 at their `positions` [rows]."""
+    assert x.stride(1) == 1
+    assert factors.dtype == torch.float32, factors.dtype
+    assert positions.dtype == torch.int64, positions.dtype
+    assert positions.shape == (len(x),), positions.shape
+    assert factors.is_contiguous()
+    assert positions.is_contiguous()
+    pointers = x.data_ptr(), factors.data_ptr(), positions.data_ptr()
+    pool.functions["scale_by_position"](
+        pool.handle, BY_POSITION(*pointers, x.stride(0), *x.shape, DTYPE_CODES[x.dtype])
+    )
+    return x
 
 
 def copy_rows(pool: Pool, x: Tensor, out: Tensor) -> Tensor:

@@ -88,6 +88,14 @@ class ScaleParams(ctypes.Structure):
     )
 
 
+class ScaleByPositionParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "factors", "positions")),
+        ("stride", c_int64),
+        *((name, c_int32) for name in ("rows", "size", "dtype")),
+    )
+
+
 class CopyParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "x")),
@@ -107,5 +115,6 @@ RECURRENT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "silu_gate": SigmoidGateParams,
     "softplus_gate": SigmoidGateParams,
     "scale_columns": ScaleParams,
+    "scale_by_position": ScaleByPositionParams,
     "copy_rows": CopyParams,
 }
