@@ -76,6 +76,7 @@ int32_t struct_size(const char* name) {
   SIZE_OF(RouteParams)
   SIZE_OF(DispatchParams)
   SIZE_OF(CombineParams)
+  SIZE_OF(AddIdentitiesParams)
   SIZE_OF(AddSharedParams)
   SIZE_OF(ExpertGemmParams)
   SIZE_OF(ExpertGemmInt8Params)

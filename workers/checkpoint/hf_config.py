@@ -101,6 +101,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     shared_expert_intermediate_size: Size = 0
     norm_topk_prob: bool = False
     routed_scaling_factor: float = 1.0
+    zero_expert_num: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 0  # LongCat-Flash: identities among the experts
     n_group: Size = 1
     topk_group: Size = 1
     first_k_dense_replace: Annotated[int, Meta(ge=0)] = 0  # the first layers that are dense

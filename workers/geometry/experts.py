@@ -32,6 +32,9 @@ class Experts:
     router_bias: bool = False
     biases: bool = False  # of the experts' projections
     has_factors: bool = False  # each expert's weights are multiplied by a learned number at the end
+    identities: int = 0  # further choices of a router, experts whose output is their input
+    # The layer also has a dense feed-forward; the output of the experts is added at the end of the next layer.
+    is_added_later: bool = False
     is_beside_dense: bool = (
         False  # the layer also has a dense feed-forward; each has norms of its own, and so the router
     )
@@ -41,11 +44,16 @@ class Experts:
         """Whether the router's last column is the shared expert's gate."""
         return self.shared_as != "sum"
 
+    @property
+    def choices(self) -> int:
+        """What a router chooses from."""
+        return self.count + self.identities
+
     def check(self) -> None:
         """Raises ConfigError naming the field of config.json that is out of range."""
-        if self.count < 1 or not 1 <= self.top_k <= self.count:
+        if self.count < 1 or not 1 <= self.top_k <= self.choices:
             raise ConfigError(
-                f"config.json: num_experts_per_tok={self.top_k} must be from 1 to the number of experts, {self.count}"
+                f"config.json: num_experts_per_tok={self.top_k} must be from 1 to the number of experts, {self.choices}"
             )
         if self.intermediate_size < 1:
             raise ConfigError(

@@ -65,6 +65,7 @@ class Latent:
     nope_dim: int  # of a head's query that is not rotated
     rope_dim: int  # of a head's query that is rotated, and of the key that all heads share
     value_dim: int  # of a head
+    norm_scale: float = 1.0  # of the normalised latent
     indexer: Indexer | None = None  # None: tokens attend to all tokens before them
 
     @property

@@ -1,5 +1,6 @@
 """The feed-forward of a layer: dense, or a mixture of experts; and the end of a layer behind it, with its inputs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,6 +83,28 @@ class DenseBesideExperts:
         return total
 
 
+@dataclass(slots=True, eq=False)
+class Carried:
+    """The output of a layer's experts until the end of the next layer."""
+
+    output: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseBeforeExperts:
+    """A dense feed-forward, and a mixture of experts whose output is added at the end of the next layer."""
+
+    dense: FeedForward
+    experts: RoutedFeedForward
+    ones: Tensor  # [hidden] float32
+    carried: Carried
+    ops: Ops
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        self.carried.output = self.ops.scale(self.experts(normed), self.ones)  # in memory of its own
+        return self.dense(normed)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InputGate:
     """projection(activation(gate(hidden)) * input), normalised and added to the hidden states."""
@@ -98,15 +121,21 @@ class InputGate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerEnd:
-    """What follows the feed-forward of a layer: the layer's own input, then a factor of the hidden states."""
+    """What follows the feed-forward of a layer: the last layer's experts, its own input, a factor of hidden states."""
 
-    input_gate: InputGate | None
-    scalar: Tensor | None  # [hidden] float32, all the same
+    input_gate: InputGate | None = None
+    scalar: Tensor | None = None  # [hidden] float32, all the same
+    carried: Carried | None = None
 
-    def __call__(self, hidden: Tensor, own: Tensor | None, ops: Ops) -> None:
-        """Changes `hidden` in place; `own` [tokens, size], whose rows may be strided, are the layer's inputs."""
+    def __call__(self, hidden: Tensor, own: Tensor | None, ops: Ops, returned: Callable[[Tensor], Tensor]) -> None:
+        """Changes `hidden` in place; `own` [all tokens, size], whose rows may be strided, are the layer's inputs.
+
+        `returned` chooses the tokens of `hidden` from all tokens.
+        """
+        if self.carried is not None and self.carried.output is not None:
+            ops.add(hidden, returned(self.carried.output))
         if self.input_gate is not None and own is not None:
-            self.input_gate(hidden, own, ops)
+            self.input_gate(hidden, returned(own), ops)
         if self.scalar is not None:
             ops.scale(hidden, self.scalar, out=hidden)
 

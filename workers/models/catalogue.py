@@ -68,6 +68,7 @@ from .families.lfm2_moe import LFM2_MOE
 from .families.lfm3 import LFM3
 from .families.llama import LLAMA
 from .families.llama4 import LLAMA4
+from .families.longcat_flash import LONGCAT_FLASH
 from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
 from .families.mellum import MELLUM
@@ -203,6 +204,7 @@ FAMILIES = (
     GLM_MOE_DSA,
     YOUTU,
     MISTRAL4,
+    LONGCAT_FLASH,
     MINICPM3,
     QWEN3_NEXT,
     QWEN3_5,

@@ -121,8 +121,8 @@ class Model:
         ops.add(hidden, delta, self.geometry.multipliers.residual)
         own = None
         if self.layer_inputs is not None and inputs is not None:
-            own = step.returned(self.layer_inputs.of_layer(inputs, index))
-        end(hidden, own, ops)
+            own = self.layer_inputs.of_layer(inputs, index)
+        end(hidden, own, ops, step.returned)
         norm = self.final_norm if is_last else self.layers[index + 1].attention_norm
         return hidden if norm is None else ops.norm(hidden, norm)
 

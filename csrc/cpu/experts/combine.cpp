@@ -1,4 +1,4 @@
-// dispatch_rows, combine_experts, add_shared_expert: rows to their experts, and back.
+// dispatch_rows, combine_experts, add_identities, add_shared_expert: rows to their experts, and back.
 //
 // Algorithm  experts form EXPERT_SHARES shares of consecutive ones. A share's sum starts from 0 and takes output * weight in the
 //            order of experts; y = (0 + 1) + (2 + 3), as one rank adds the segments of a product (gemm/segments.h): ranks
@@ -50,6 +50,17 @@ template <class Y> void add_row(const AddSharedParams& p, int row) {
   });
 }
 
+template <class Element> void add_inputs(const AddIdentitiesParams& p, int row) {
+  const int64_t begin = (int64_t)row * p.top_k;
+  float weight = 0.0f;
+  for (int64_t i = begin; i < begin + p.top_k; i++)
+    if (p.experts[i] >= p.num_experts) weight += p.weights[i];
+  const float* routed = p.routed + row * p.stride;
+  const Element* x = (const Element*)p.x + row * p.x_stride;
+  Element* y = (Element*)p.y + (int64_t)row * p.size;
+  each_vector(p.size, [&](int at, int n) { put(y + at, get(routed + at, n) + get(x + at, n) * weight, n); });
+}
+
 }  // namespace
 
 void dispatch_rows(Pool* pool, const DispatchParams* p) {
@@ -61,6 +72,12 @@ void dispatch_rows(Pool* pool, const DispatchParams* p) {
 void combine_experts(Pool* pool, const CombineParams* p) {
   with_element(p->y_dtype, [&](auto y) {
     for_rows(pool, p->rows, p->size * p->top_k, [&](int row) { combine_row<decltype(y)>(*p, row); });
+  });
+}
+
+void add_identities(Pool* pool, const AddIdentitiesParams* p) {
+  with_element(p->dtype, [&](auto x) {
+    for_rows(pool, p->rows, p->size, [&](int row) { add_inputs<decltype(x)>(*p, row); });
   });
 }
 

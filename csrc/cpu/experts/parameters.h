@@ -52,6 +52,19 @@ struct CombineParams {
 };
 API void combine_experts(Pool*, const CombineParams*);
 
+// y = routed + x * the sum of the weights of the row's experts from `num_experts` on, whose outputs are their inputs;
+// rounded once. combine.cpp.
+struct AddIdentitiesParams {
+  void* y;                 // [rows, size]
+  const float* routed;     // [rows, size], rows `stride` apart: the sum of the other experts
+  const void* x;           // [rows, size], rows `x_stride` apart
+  const int32_t* experts;  // [rows, top_k], ascending
+  const float* weights;    // [rows, top_k]
+  int64_t stride, x_stride;
+  int32_t rows, size, top_k, num_experts, dtype;
+};
+API void add_identities(Pool*, const AddIdentitiesParams*);
+
 // y = routed + sigmoid(gate) * shared, rounded once. combine.cpp.
 struct AddSharedParams {
   void* y;                       // [rows, size] of y_dtype

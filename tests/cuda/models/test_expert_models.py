@@ -3,11 +3,19 @@
 import pytest
 import torch
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.backend import CudaBackend, computes
 from paged_serve.workers.backends.cuda.kernel_list import kernels_for
 
 from ...workers.paged_loop import PagedLoop
-from ...workers.tiny_models.checkpoints import ours, random_tokens, reference, reference_logits, transformers_model
+from ...workers.tiny_models.checkpoints import (
+    ours,
+    random_tokens,
+    reference,
+    reference_logits,
+    transformers_model,
+    write_checkpoint,
+)
 from ..compilation.test_kernel_list import RecordingLauncher
 
 VARIANTS = {
@@ -52,6 +60,12 @@ def test_a_family_is_close_to_float32_in_any_chunk_and_batch(tmp_path, variant):
     assert torch.equal(loop.step([(second, 1), (first, 70)])[1:], found)
     listed = {kernel for kernel in kernels_for(model, dtype, loop.block_size) if "sampler" not in kernel.function}
     assert set(launcher.launched) == listed
+
+
+def test_experts_that_return_their_input_are_refused(tmp_path):
+    write_checkpoint("longcat-flash", tmp_path, torch.bfloat16)
+    with pytest.raises(ConfigError, match="zero_expert_num=6, experts that return their input, have no CUDA kernel"):
+        ours(tmp_path, backend=CudaBackend(RecordingLauncher(), "sm_90a", 2, device="cpu"))
 
 
 def _usual_error(logits, exact):

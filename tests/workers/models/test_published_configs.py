@@ -59,6 +59,7 @@ NOT_AT_HAND = {
     "LagunaForCausalLM",
     "MiMoV2FlashForCausalLM",
     "Mistral4ForCausalLM",
+    "LongcatFlashForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

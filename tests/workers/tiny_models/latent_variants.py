@@ -69,6 +69,18 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.0,
         "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6, "llama_4_scaling_beta": 0.3},
     },
+    "longcat-flash": {
+        "family": "LongcatFlash",
+        **{name: LATENT[name] for name in LATENT if "head_dim" in name or "lora" in name or "hidden" in name},
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "n_routed_experts": 12,
+        "zero_expert_num": 6,
+        "moe_topk": 4,
+        "expert_ffn_hidden_size": 64,
+        "rope_parameters": YARN_ROPE | {"mscale": 0.8, "mscale_all_dim": 0.6},
+    },
     "minicpm3": {
         "family": "MiniCPM3",
         "scale_emb": 4,

@@ -189,6 +189,11 @@ def _shared_segments(width: int, num_ranks: int) -> int:
 
 def _check(experts: Experts, hidden: int, num_ranks: int) -> None:
     """Raises ConfigError naming the size that the kernels do not support."""
+    if experts.identities:
+        raise ConfigError(
+            f"config.json: zero_expert_num={experts.identities}, experts that return their input, have no CUDA kernel; "
+            "use --device cpu"
+        )
     share = experts.shared_size // num_ranks
     sizes = {
         "hidden_size": hidden,

@@ -40,7 +40,7 @@ class TorchExperts:
     def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
         experts, group = self._experts, self._group
         logits = (self._router(normed) if logits is None else logits).float()
-        chosen, weights = route(logits[:, : experts.count], experts, self._correction)
+        chosen, weights = route(logits[:, : experts.choices], experts, self._correction)
         if self._factors is not None:
             weights = weights * self._factors[chosen]
         sums = [torch.zeros(normed.shape, dtype=torch.float32, device=normed.device) for _ in range(NUM_SHARES)]
@@ -52,6 +52,9 @@ class TorchExperts:
         total = _added(sums[group.rank * shares : (group.rank + 1) * shares])
         if group.size > 1:
             total = _added(group.stack(total).unbind())
+        if experts.identities:
+            of_identities = _sum(torch.where(chosen >= experts.count, weights, 0.0))
+            return (total + of_identities * normed.float()).to(normed.dtype)
         if self._shared is None:
             return total.to(normed.dtype)
         gate_up, down = self._shared

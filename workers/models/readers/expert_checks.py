@@ -22,7 +22,7 @@ def check_experts(checkpoint: Checkpoint, names: WeightNames, geometry: Geometry
 
 
 def _check_router(checkpoint: Checkpoint, name: str, experts: Experts, hidden_size: int) -> None:
-    entry, wanted = checkpoint.entries.get(f"{name}.weight"), [experts.count, hidden_size]
+    entry, wanted = checkpoint.entries.get(f"{name}.weight"), [experts.choices, hidden_size]
     if entry is None:
         raise ConfigError(f"{checkpoint.folder} has no tensor {name}.weight, the router of a layer with experts")
     if entry.shape != wanted:

@@ -27,7 +27,7 @@ class ExpertReader:
         held, hidden, size = experts.held_by(group.rank, group.size), geometry.hidden_size, experts.intermediate_size
         into = reader.of_activation((names.gate, names.up))
         self._split_stacked(index, experts)
-        for other in set(range(experts.count)).difference(held):
+        for other in set(range(experts.choices)).difference(held):  # files may have unused matrices of identities
             for name in (*into, names.down):
                 reader.checkpoint.skip(name.format(index, other))
         gates = [tuple(name.format(index, each) for name in into) for each in held]
@@ -54,7 +54,7 @@ class ExpertReader:
         """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
         reader = self._reader
         names, hidden = reader.names.experts, reader.geometry.hidden_size
-        rows = [Rows(names.router.format(index), experts.count, (0, experts.count))]
+        rows = [Rows(names.router.format(index), experts.choices, (0, experts.choices))]
         if experts.shared_as == "gated":
             rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
         floats = FloatReader(reader.checkpoint, reader.geometry.dtype)
@@ -72,7 +72,7 @@ class ExpertReader:
         if not experts.has_correction:
             return None
         entry = reader.checkpoint.entries.get(name)
-        shape = (1, experts.count) if entry is not None and len(entry.shape) == 2 else (experts.count,)
+        shape = (1, experts.choices) if entry is not None and len(entry.shape) == 2 else (experts.choices,)
         return reader.tensor(name, lambda: reader.checkpoint.read(name, shape).to(reader.device).float().flatten())
 
     def _of_experts(self, names: Sequence[tuple[str, ...]], outputs: int, inputs: int) -> Weight:

@@ -38,7 +38,7 @@ class LatentReader:
             before = Rows(names.query_down.format(index), sizes.query_rank, (0, sizes.query_rank))
         shared = Rows.chosen(names.down.format(index), sizes.cached_dim, self._order(sizes.kv_rank, sizes.rope_dim))
         keys, values = reader.weights(names.up.format(index), lambda: self._of_heads(sizes, index))
-        norm = self._latent_norm(names.norm.format(index), sizes.kv_rank)
+        norm = self._latent_norm(names.norm.format(index), sizes.kv_rank, sizes.norm_scale)
         down = reader.column_parallel([before, shared], geometry.hidden_size, False)
         mixed = reader.row_parallel(output, geometry.hidden_size, geometry.num_heads * sizes.value_dim, False)
         selector, indexer = self._indexer.read(index, sizes)
@@ -62,8 +62,8 @@ class LatentReader:
         interleaved = self._reader.geometry.interleaved
         return torch.cat([torch.arange(plain), plain + pairs_in_order(rotated, interleaved)])
 
-    def _latent_norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self._reader.vector(name, size), NORM_EPS)
+    def _latent_norm(self, name: str, size: int, scale: float = 1.0) -> RMSNorm:
+        return RMSNorm(self._reader.vector(name, size).float() * scale, NORM_EPS)
 
     def _of_heads(self, sizes: Latent, index: int) -> list[Weight]:
         """What this rank's heads multiply with queries and with mixed latents, in the model's dtype."""

@@ -16,6 +16,7 @@ from paged_serve.workers.kernels.cpu.buffers import Buffers
 from paged_serve.workers.kernels.cpu.elementwise import activate
 from paged_serve.workers.kernels.cpu.experts.products import activate_places, expert_gemm
 from paged_serve.workers.kernels.cpu.experts.routing import (
+    add_identities,
     add_shared_expert,
     combine_experts,
     dispatch_rows,
@@ -244,6 +245,25 @@ def test_weights_multiply_inputs_or_outputs(cpu_pools):
     plain = combine_experts(cpu_pools[0], rows.float(), routing, 6, range(4), torch.empty(ROWS, 50), weighed=False)
     ones = replace(routing, weights=torch.ones_like(routing.weights))
     assert torch.equal(plain, combine_experts(cpu_pools[0], rows.float(), ones, 6, range(4), torch.empty(ROWS, 50)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_identities_add_their_inputs_times_their_weights(dtype, cpu_pools):
+    experts = Experts(5, 3, 64, identities=4, scale=2.0)
+    wide = torch.randn(ROWS, 100, generator=random(3)).to(dtype)
+    x, routed_part = wide[:, 50:], torch.randn(ROWS, 80, generator=random(4))[:, :50]
+    logits = 2 * torch.randn(ROWS, 9, generator=random(0))
+    for pool in cpu_pools:
+        routing = route_experts(pool, logits, experts, range(5), None, Buffers())
+        chosen, weights = route(logits, experts, None)
+        assert torch.equal(routing.experts, chosen.int())
+        assert ((routing.places < 0) == (chosen >= 5)).all()
+        assert routing.starts[-1] == (chosen < 5).sum()
+        total = torch.where(chosen >= 5, weights, 0.0).double().sum(1, keepdim=True)
+        exact = routed_part.double() + total * x.double()
+        out = add_identities(pool, routed_part, x, routing, 5, torch.empty(ROWS, 50, dtype=dtype))
+        torch.testing.assert_close(out.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+        assert torch.equal(out[total.flatten() == 0], routed_part[total.flatten() == 0].to(dtype))
 
 
 def test_a_shared_expert_is_added_times_the_sigmoid_of_its_gate(cpu_pools):

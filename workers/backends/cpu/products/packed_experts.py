@@ -12,6 +12,7 @@ from ....kernels.cpu.elementwise import activate
 from ....kernels.cpu.experts.products import activate_places, expert_gemm
 from ....kernels.cpu.experts.routing import (
     Routing,
+    add_identities,
     add_shared_expert,
     combine_experts,
     dispatch_rows,
@@ -60,11 +61,16 @@ class PackedExperts:
         logits = weights.router(normed) if logits is None else logits
         routing = route_experts(self._pool, logits, experts, self._held, weights.correction, buffers, weights.factors)
         outputs, out = self._outputs(normed, routing), buffers.take("product", rows, hidden, normed.dtype)
-        if self._shared_down is None and self._group.size == 1:
+        if self._shared_down is None and self._group.size == 1 and not experts.identities:
             return self._combined(outputs, routing, out)
         columns = hidden if self._shared_down is None else 2 * hidden
         part = buffers.take("part", rows, columns, torch.float32)
         self._combined(outputs, routing, part[:, :hidden])
+        if experts.identities:
+            if self._group.size > 1:
+                total = buffers.take("total", rows, columns, torch.float32)
+                part = sum_parts(self._pool, self._group.stack(part), None, total)
+            return add_identities(self._pool, part, normed, routing, experts.count, out)
         if self._shared_down is None:
             return sum_parts(self._pool, self._group.stack(part), None, out)
         self._compute_shared(normed, part[:, hidden:])

@@ -12,9 +12,10 @@ from ....geometry.experts import NUM_SHARES, Experts
 from ..buffers import Buffers
 from ..library import Pool
 from ..parameters import DTYPE_CODES, packer, pointer
-from ..structs.experts import AddSharedParams, CombineParams, DispatchParams, RouteParams
+from ..structs.experts import AddIdentitiesParams, AddSharedParams, CombineParams, DispatchParams, RouteParams
 
 ROUTE, DISPATCH, COMBINE, ADD_SHARED = map(packer, (RouteParams, DispatchParams, CombineParams, AddSharedParams))
+ADD_IDENTITIES = packer(AddIdentitiesParams)
 SCORES = ("softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer")  # RouteParams.score
 
 
@@ -48,23 +49,23 @@ def route_experts(
 ) -> Routing:
     """Choose from `logits` [rows, >= experts] float32, whose rows may be strided; `held` are this rank's experts.
 
-    Of equal logits or scores those of lower experts are chosen. `correction` and `factors` [experts] are float32. The
-    result is in `buffers`.
+    Identities count as experts that no rank holds. Of equal logits or scores those of lower experts are chosen.
+    `correction` and `factors` [experts] are float32. The result is in `buffers`.
     """
     rows, top_k = len(logits), experts.top_k
     assert logits.dtype == torch.float32, logits.dtype
-    assert logits.shape[1] >= experts.count
+    assert logits.shape[1] >= experts.choices
     assert logits.stride(1) == 1, logits.stride()
     for of_expert in (given for given in (correction, factors) if given is not None):
         assert of_expert.dtype == torch.float32, of_expert.dtype
-        assert of_expert.shape == (experts.count,), of_expert.shape
+        assert of_expert.shape == (experts.choices,), of_expert.shape
     chosen, places = (buffers.take(role, rows, top_k, torch.int32) for role in ("chosen experts", "places"))
     weights = buffers.take("expert weights", rows, top_k, torch.float32)
     starts = buffers.take("expert starts", 1, len(held) + 1, torch.int32).view(-1)
     written = (tensor.data_ptr() for tensor in (chosen, weights, places, starts))
     fields = ROUTE(
         *(logits.data_ptr(), pointer(correction), pointer(factors), *written, logits.stride(0)),
-        *(rows, experts.count, top_k, experts.groups, experts.top_groups, held.start, len(held)),
+        *(rows, experts.choices, top_k, experts.groups, experts.top_groups, held.start, len(held)),
         *(SCORES.index(experts.score), experts.renormalises, experts.scale, experts.jitter),
     )
     pool.functions["route_experts"](pool.handle, fields)
@@ -104,6 +105,23 @@ def combine_experts(
     pointers = out.data_ptr(), outputs.data_ptr(), routing.experts.data_ptr(), routing.places.data_ptr(), weights
     sizes = rows, size, routing.places.shape[1], num_experts, shares.start, len(shares), DTYPE_CODES[out.dtype]
     pool.functions["combine_experts"](pool.handle, COMBINE(*pointers, out.stride(0), *sizes))
+    return out
+
+
+def add_identities(pool: Pool, routed: Tensor, x: Tensor, routing: Routing, num_experts: int, out: Tensor) -> Tensor:
+    """Set `out` [rows, size] to `routed` float32 + the weights of identities, the experts from `num_experts` on, * `x`.
+
+    Rounded once; rows of `routed` and `x` may be strided.
+    """
+    rows, size = out.shape
+    assert routed.dtype == torch.float32, routed.dtype
+    assert x.dtype == out.dtype, (x.dtype, out.dtype)
+    assert routed.shape == x.shape == out.shape
+    assert routed.stride(1) == x.stride(1) == 1
+    assert out.is_contiguous()
+    pointers = map(pointer, (out, routed, x, routing.experts, routing.weights))
+    sizes = rows, size, routing.experts.shape[1], num_experts, DTYPE_CODES[x.dtype]
+    pool.functions["add_identities"](pool.handle, ADD_IDENTITIES(*pointers, routed.stride(0), x.stride(0), *sizes))
     return out
 
 

@@ -32,6 +32,14 @@ class CombineParams(ctypes.Structure):
     )
 
 
+class AddIdentitiesParams(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("y", "routed", "x", "experts", "weights")),
+        *((name, c_int64) for name in ("stride", "x_stride")),
+        *((name, c_int32) for name in ("rows", "size", "top_k", "num_experts", "dtype")),
+    )
+
+
 class AddSharedParams(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("y", "routed", "shared", "gates")),
@@ -68,6 +76,7 @@ EXPERT_KERNELS: dict[str, type[ctypes.Structure]] = {
     "route_experts": RouteParams,
     "dispatch_rows": DispatchParams,
     "combine_experts": CombineParams,
+    "add_identities": AddIdentitiesParams,
     "add_shared_expert": AddSharedParams,
     **dict.fromkeys(("expert_gemm_bf16", "expert_gemm_fp16", "expert_gemm_fp32"), ExpertGemmParams),
     **dict.fromkeys(("expert_gemm_bf16_tile", "expert_gemm_fp16_tile"), ExpertGemmParams),
