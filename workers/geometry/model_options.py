@@ -44,7 +44,7 @@ class Caps:
 class Embeddings:
     """What is added to the embedding of a token, and the size of both."""
 
-    has_learned_positions: bool = False  # each position has a learned vector, instead of a rotation of heads
+    has_positions: bool = False  # each position has a vector, instead of a rotation of heads
     num_token_types: int = 0
     num_task_types: int = 0  # each token also adds the embedding of the first
     projected_size: int = 0  # of embeddings and, unless bidirectional, returned vectors; 0: as the layers

@@ -10,6 +10,7 @@ _QUARTER_TURNS = 2 / math.pi
 _PI_HALVES = (float.fromhex("0x1.921fb54p+0"), float.fromhex("0x1.10b4610p-30"), float.fromhex("0x1.a62633145c06ep-58"))
 _SINE = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(8))  # of powers of the square, up to x^15
 _COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))  # up to x^16
+LONGEST = 10000.0  # of the wavelengths of positions, in units of the first
 Angles = NDArray[np.float64]
 
 
@@ -28,6 +29,19 @@ def cosine_and_sine(angles: NDArray[np.float32]) -> tuple[NDArray[np.float32], N
     np.negative(cosine, out=cosine, where=(quarter + 1) % 4 >= 2)
     np.negative(sine, out=sine, where=quarter % 4 >= 2)
     return cosine.astype(np.float32), sine.astype(np.float32)
+
+
+def sinusoids(first: int, count: int, size: int) -> NDArray[np.float32]:
+    """The vectors of positions from `first` on, [count, size]: sines of all wavelengths, then cosines.
+
+    They are those of "Attention Is All You Need", arXiv 1706.03762, 3.5.
+    """
+    half = size // 2
+    step = np.float32(-math.log(LONGEST) / max(half - 1, 1))
+    frequencies = [math.exp(each) for each in (np.arange(half, dtype=np.float32) * step).tolist()]
+    positions = np.arange(first, first + count, dtype=np.float32)
+    cosines, sines = cosine_and_sine(positions[:, None] * np.array(frequencies, dtype=np.float32))
+    return np.concatenate([sines, cosines], axis=1)
 
 
 def _polynomial(square: Angles, coefficients: tuple[float, ...]) -> Angles:

@@ -45,7 +45,7 @@ class Assembly:
         reader, geometry, names = self._reader, self._reader.geometry, self._reader.names
         embedding, head = self._vocabulary.read()
         embedding_norm = reader.norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
-        positions = self._vocabulary.positions() if geometry.embeddings.has_learned_positions else None
+        positions = self._vocabulary.positions() if geometry.embeddings.has_positions else None
         layer_inputs = self._layer_input.inputs(self._ops)
         layers = [self.layer(index) for index in range(geometry.num_layers)]
         final_norm = self.final_norm(layers)

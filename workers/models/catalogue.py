@@ -94,6 +94,7 @@ from .families.olmo3 import OLMO3
 from .families.olmo_hybrid import OLMO_HYBRID
 from .families.olmoe import OLMOE
 from .families.opt import OPT
+from .families.persimmon import PERSIMMON
 from .families.phi import PHI
 from .families.phi3 import PHI3
 from .families.phimoe import PHIMOE
@@ -110,6 +111,7 @@ from .families.stablelm import STABLELM
 from .families.starcoder2 import STARCODER2
 from .families.t5_encoder import T5_ENCODER
 from .families.vaultgemma import VAULT_GEMMA
+from .families.xglm import XGLM
 from .families.xlm_roberta_xl import XLM_ROBERTA_XL
 from .families.youtu import YOUTU
 
@@ -131,6 +133,8 @@ FAMILIES = (
     SMOLLM3,
     STARCODER2,
     OPT,
+    XGLM,
+    PERSIMMON,
     GPT2,
     GPT_BIGCODE,
     BLOOM,

@@ -114,7 +114,7 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
     _check_layers(family, config)
     windows = family.sliding_windows(config)
     embeddings = _embeddings(family, config)
-    ropes = no_ropes(config) if embeddings.has_learned_positions else family.ropes(config)
+    ropes = no_ropes(config) if embeddings.has_positions else family.ropes(config)
     return Geometry(
         family=family.name,
         num_layers=config.num_hidden_layers,
@@ -143,7 +143,7 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
 def _embeddings(family: Family, config: HFConfig) -> Embeddings:
     names = family.weight_names
     return Embeddings(
-        has_learned_positions=bool(names.positions),
+        has_positions=bool(names.positions),
         num_token_types=config.type_vocab_size if names.token_types else 0,
         num_task_types=config.task_type_vocab_size if names.task_types else 0,
         projected_size=(config.word_embed_proj_dim or 0) if names.project_in else 0,

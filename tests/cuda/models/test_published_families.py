@@ -20,6 +20,8 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "stablelm-qk-norm": torch.bfloat16,  # a layer norm with weights of its own for each head
     "nemotron": torch.float16,  # relu squared
     "nanochat": torch.bfloat16,  # RMS norms without weights
+    "persimmon": torch.float16,  # layer norms of heads, half of which is rotated
+    "xglm": torch.bfloat16,  # computed positions
     "apertus": torch.bfloat16,  # xielu, whose parameters differ by layer
 }
 
@@ -32,6 +34,8 @@ NIGHTLY = (
     "stablelm-qk-norm",
     "nemotron",
     "nanochat",
+    "persimmon",
+    "xglm",
     "apertus",
 )
 

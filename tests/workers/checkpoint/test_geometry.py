@@ -62,7 +62,7 @@ def test_the_field_names_of_gpt2_are_understood(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
     found = read_geometry(tmp_path)[1]
     assert (found.hidden_size, found.intermediate_size, found.num_layers, found.num_kv_heads) == (64, 256, 2, 8)
-    assert (found.max_position_embeddings, found.norm, found.embeddings.has_learned_positions) == (128, "layer", True)
+    assert (found.max_position_embeddings, found.norm, found.embeddings.has_positions) == (128, "layer", True)
     assert found.activation == Activation("gelu_tanh", is_gated=False)
     assert found.tie_word_embeddings
 

@@ -37,6 +37,7 @@ from .small_configs import (
     PLAIN,
     SMOLLM3,
     VAULT_GEMMA,
+    XGLM,
     YOUTU,
     geometry,
 )
@@ -155,6 +156,8 @@ from .small_configs import (
         (LONGCAT | {"qk_head_dim": 64}, "qk_head_dim=64 is not supported for LongCat-Flash's heads; only 192 is"),
         (LONGCAT | {"zero_expert_num": -1}, "zero_expert_num"),
         (LONGCAT | {"moe_topk": 17, "zero_expert_num": 8}, "num_experts_per_tok=17 must be from 1 to .* experts, 16"),
+        (XGLM | {"pad_token_id": 2}, "pad_token_id=2 must be less than 2 for XGLM"),
+        (XGLM | {"add_cross_attention": True}, "add_cross_attention=True is not supported for XGLM"),
         (MIMO_V2 | {"v_head_dim": 33}, "v_head_dim=33 must be from 1 to head_dim=32"),
         (MIMO_V2 | {"swa_num_key_value_heads": 3}, "8 attention heads cannot share 3 KV heads of windows evenly"),
         (MIMO_V2 | {"hybrid_layer_pattern": [0, 2]}, r"hybrid_layer_pattern=\[0, 2\] must be a list of 0 and 1"),
@@ -220,7 +223,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        ("XGLMForCausalLM", {"d_model": 64, "num_layers": 2, "attention_heads": 8}),
+        ("BioGptForCausalLM", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}),
         ("CTRLLMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 8}),
         ("RwkvForCausalLM", {"attention_hidden_size": 64, "hidden_size": 64}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),

@@ -60,6 +60,7 @@ NOT_AT_HAND = {
     "MiMoV2FlashForCausalLM",
     "Mistral4ForCausalLM",
     "LongcatFlashForCausalLM",
+    "PersimmonForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

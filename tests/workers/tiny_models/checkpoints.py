@@ -25,6 +25,7 @@ from .dense_variants import DENSE_VARIANTS
 from .expert_variants import EXPERT_VARIANTS
 from .latent_variants import LATENT_VARIANTS
 from .recurrent_variants import RECURRENT_VARIANTS
+from .ungated_variants import UNGATED_VARIANTS
 from .windowed_variants import WINDOWED_VARIANTS
 
 SHARED_FOLDER = "PAGED_SERVE_TEST_CHECKPOINTS"  # a variable
@@ -47,7 +48,9 @@ CLASSES = {
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 }
 CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma3n": "Gemma3nTextConfig", "Gemma4": "Gemma4TextConfig"}
-VARIANTS = DENSE_VARIANTS | WINDOWED_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
+VARIANTS = (
+    DENSE_VARIANTS | UNGATED_VARIANTS | WINDOWED_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
+)
 SEVERAL_KINDS = "gemma3n", "gemma4", "gemma4-keys-as-values"
 CONTRACT_VARIANTS = (*RECURRENT_VARIANTS, *LATENT_VARIANTS, *EXPERT_VARIANTS, *SEVERAL_KINDS)
 

@@ -142,6 +142,7 @@ class WeightNames:
     activation: str = ""  # of the feed-forward, where it has parameters: ".alpha_p" and ".alpha_n" follow
     positions: str = ""  # the table of learned positions
     first_position: int = 0  # the row of that table for position 0
+    has_sinusoids: bool = False  # that table is computed instead
     token_types: str = ""  # encoders: the table of token types
     task_types: str = ""  # encoders: a table whose first row every token adds
     project_in: str = ""  # from a token's embedding to the layers; "": none

@@ -9,6 +9,7 @@ from ...checkpoint.weight_forms import Weight, with_outputs
 from ...layers.adapters.sites import SitePart
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import Linear
+from ...layers.trigonometry import sinusoids
 from ..packed_weights.cache import PackedReader
 from .layer_reader import LayerReader
 from .weight_reader import VOCABULARY_MULTIPLE
@@ -101,7 +102,7 @@ class VocabularyReader:
         return reader.table_part(name, part, rows)
 
     def positions(self) -> Table:
-        """The table of learned positions; every rank holds the full table."""
+        """The table of positions, read or computed; every rank holds the full table."""
         reader = self._reader
         (weight,) = reader.weights(reader.names.positions, lambda: [self._position_table()])
         return reader.backend.table(weight, "positions")
@@ -111,4 +112,6 @@ class VocabularyReader:
         geometry, name, first = reader.geometry, reader.names.positions, reader.names.first_position
         count = geometry.max_position_embeddings
         rows = -(-count // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        if reader.names.has_sinusoids:
+            return reader.table_of(name, torch.from_numpy(sinusoids(first, count, geometry.position_size)), rows)
         return reader.table_rows(name, (first + count, geometry.position_size), (first, first + count), rows)
