@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .gguf_dbrx import DBRX, dbrx_tensor
 from .gguf_expert_families import OWN, family_keys, family_tensors
 from .gguf_gated_delta import GATED_DELTA, gated_delta_tensors
 from .gguf_gemma4 import gemma4_keys, gemma4_tensor
@@ -80,10 +81,11 @@ ARCHITECTURES = {
     "MambaForCausalLM": "mamba",
     "Mamba2ForCausalLM": "mamba2",
     "DeepseekV2ForCausalLM": "deepseek2",
+    "DbrxForCausalLM": DBRX,
     "DeepseekV3ForCausalLM": "deepseek2",
 }
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
-LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe")
+LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe", DBRX)
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 PLUS_1 = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron")  # norms
 INTERLEAVED = (
@@ -116,6 +118,7 @@ KEYS: dict[str, dict[str, str]] = {  # of an architecture: in config.json, and i
     "stablelm": {"use_parallel_residual": "use_parallel_residual"},
     "gptneox": {"use_parallel_residual": "use_parallel_residual"},
     "olmo": {"clip_qkv": "attention.clamp_kqv"},
+    DBRX: {"clip_qkv": "attention.clamp_kqv"},
 }
 MULTIPLIERS = {
     "embedding_multiplier": "embedding_scale",
@@ -224,6 +227,8 @@ def _renamed(name: str, values: Tensor, architecture: str, config: Mapping[str, 
         named += ".weight"
     if architecture == "gemma4":
         named, values = gemma4_tensor(name, values)
+    if architecture == DBRX:
+        named, values = dbrx_tensor(name, values, config)
     if architecture == KIMI_LINEAR:
         named, values = kimi_linear_tensor(name, values)
     if architecture in RECURRENT:

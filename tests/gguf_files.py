@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
+from .gguf_dbrx import DBRX, dbrx_config
 from .gguf_expert_families import OWN
 from .gguf_gated_delta import GATED_DELTA, further_name, gated_delta_keys
 from .gguf_gemma4 import gemma4_divisors
@@ -48,8 +49,7 @@ def write_gguf(
     `type_of(name, tensor)`: the type of a matrix; None: the folder's dtype. `tokenizer`: keys without "tokenizer."; by
     default a small one. `more`: further keys of the architecture, with "__" for dots; None removes a key.
     """
-    config = json.loads((folder / "config.json").read_text())
-    architecture = ARCHITECTURES[config["architectures"][0]]
+    config, architecture = _config_of(folder)
     tensors = with_stacked_experts(load_file(folder / "model.safetensors"), architecture)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     keys = metadata_of(config, architecture, tensors) | {name.replace("__", "."): value for name, value in more.items()}
@@ -88,6 +88,13 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _config_of(folder: Path) -> tuple[dict[str, Any], str]:
+    """config.json, with the names that most architectures have, and the architecture of the file."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["architectures"][0]]
+    return config | (dbrx_config(config) if architecture == DBRX else {}), architecture
 
 
 def with_stacked_experts(tensors: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:

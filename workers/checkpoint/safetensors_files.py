@@ -140,11 +140,10 @@ class Checkpoint:
         return blocks, self.read(f"{part.name}_{other}", other_size, 0, start, stop, ("U8",))
 
     def _read_part(self, part: StackedPart, shape: tuple[int, ...], dim: int, where: slice) -> Tensor:
-        here = part.index, part.index + 1
         if f"{part.name}_blocks" in self.entries:
-            matrix = part.of_mxfp4(*self.read_mxfp4(part, *here))
+            matrix = part.of_mxfp4(*self.read_mxfp4(part, *part.span))
         else:
-            matrix = part.of(self.read(part.name, part.shape, 0, *here))
+            matrix = part.of(self.read(part.name, part.stored_shape, 0, *part.span))
         assert tuple(matrix.shape) == shape, (part, shape)
         return matrix[where] if dim == 0 else matrix[:, where]
 

@@ -38,10 +38,21 @@ class StackedPart:
     index: int  # of the expert
     rows: tuple[int, int | None, int]  # start, stop, step
     is_transposed: bool  # the tensor's matrices are [in, out]; those of MXFP4 never are
+    is_flat: bool = False  # the tensor has two dimensions, the rows of all experts in turn
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return (self.shape[0] * self.shape[1], *self.shape[2:]) if self.is_flat else self.shape
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the expert is in the tensor's first dimension."""
+        each = self.shape[1] if self.is_flat else 1
+        return self.index * each, (self.index + 1) * each
 
     def of(self, stored: Tensor) -> Tensor:
-        """The part of `stored`, the tensor's slice of length 1 for the expert."""
-        one = stored[0]
+        """The part of `stored`, the tensor's `span`."""
+        one = stored if self.is_flat else stored[0]
         return (one.t() if self.is_transposed else one)[slice(*self.rows)]
 
     def mxfp4_shapes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

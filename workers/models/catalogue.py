@@ -12,6 +12,7 @@ from .families.cohere import COHERE, COHERE2
 from .families.cohere2_moe import COHERE2_MOE
 from .families.colbert import COLBERT
 from .families.cwm import CWM
+from .families.dbrx import DBRX
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.deepseek_v32 import DEEPSEEK_V32
@@ -192,6 +193,7 @@ FAMILIES = (
     MELLUM,
     OLMOE,
     PHIMOE,
+    DBRX,
     GRANITE_MOE,
     GLM4_MOE,
     GPT_OSS,

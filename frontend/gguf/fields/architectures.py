@@ -168,6 +168,7 @@ ARCHITECTURES = {
     "nomic-bert": Architecture("NomicBertModel", "nomic_bert", encoders.nomic_bert, epsilon="layer_norm_eps"),
     "modern-bert": Architecture("ModernBertModel", "modernbert", encoders.modern_bert, epsilon="norm_eps"),
     "eurobert": Architecture("EuroBertModel", "eurobert", encoders.eurobert),
+    "dbrx": Architecture("DbrxForCausalLM", "dbrx", experts.dbrx, epsilon="layer_norm_epsilon", has_experts=True),
     "granitemoe": Architecture("GraniteMoeForCausalLM", "granitemoe", experts.granitemoe, has_experts=True),
 }
 # A file's metadata tells these from others of its architecture.

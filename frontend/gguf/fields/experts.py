@@ -69,6 +69,15 @@ def qwen3_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     return _qwen_moe(model, norm=True)
 
 
+def dbrx(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    count, used = counts(model)
+    clip = model.number("attention.clamp_kqv", 0.0)
+    return {
+        "attn_config": {"clip_qkv": clip or None},
+        "ffn_config": {"moe_num_experts": count, "moe_top_k": used, "ffn_hidden_size": expert_size(model)},
+    }
+
+
 def granitemoe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     if shared := model.whole("expert_shared_feed_forward_length", 0):
         raise model.refused(

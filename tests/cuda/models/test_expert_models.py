@@ -33,6 +33,7 @@ VARIANTS = {
     "deepseek-v2": torch.bfloat16,  # latent attention; a group counts as its best expert
     "deepseek-v3": torch.float16,  # latent attention
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
+    "dbrx": torch.bfloat16,  # layer norms without biases, clipping
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly
 }
 

@@ -36,6 +36,7 @@ LAGUNA = {"architectures": ["LagunaForCausalLM"], "head_dim": 16, "num_experts":
 MIMO_V2 = {"architectures": ["MiMoV2FlashForCausalLM"], "head_dim": 32, "v_head_dim": 8, "num_experts": 8}
 MISTRAL4 = {"architectures": ["Mistral4ForCausalLM"]}
 LONGCAT = {"architectures": ["LongcatFlashForCausalLM"], "num_layers": 1, "n_routed_experts": 8}
+DBRX = {"architectures": ["DbrxForCausalLM"]}
 XGLM = {"architectures": ["XGLMForCausalLM"], "d_model": 64}
 LFM3 = {"architectures": ["Lfm3ForCausalLM"], "head_dim": 16}
 GPT_NEO = {"architectures": ["GPTNeoForCausalLM"], "num_layers": 2, "num_heads": 8}

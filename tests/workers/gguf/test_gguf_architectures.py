@@ -57,7 +57,7 @@ OFTEN += (
     "cohere2-moe",
     "dots1",
 )
-OFTEN += ("afmoe", "exaone-moe", "phimoe", "minicpm3", "apertus")
+OFTEN += ("dbrx", "afmoe", "exaone-moe", "phimoe", "minicpm3", "apertus")
 SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
 SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")

@@ -61,6 +61,7 @@ NOT_AT_HAND = {
     "Mistral4ForCausalLM",
     "LongcatFlashForCausalLM",
     "PersimmonForCausalLM",
+    "DbrxForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -156,7 +156,8 @@ def randomise(model: Any) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith(".weight") and ("norm" in name or ".ln_" in name):
+            own = name.replace("norm_attn_norm", "")  # of DBRX: attention with its norms
+            if own.endswith(".weight") and ("norm" in own or ".ln_" in own):
                 parameter.copy_(1 + 0.3 * noise)
             elif "embed" in name or ".wte." in name or ".wpe." in name:
                 parameter.copy_(noise)

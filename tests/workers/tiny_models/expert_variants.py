@@ -245,6 +245,14 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "sliding_window": 40,
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     },
+    "dbrx": {
+        "family": "Dbrx",
+        "d_model": 64,
+        "num_key_value_heads": None,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0, "rope_theta": 1000.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+        "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 10, "moe_top_k": 3},
+    },
     "hy-v3": {
         "family": "HYV3",
         "head_dim": 24,

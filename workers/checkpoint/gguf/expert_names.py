@@ -75,7 +75,24 @@ _EXAONE_MOE = (
         "nextn.shared_head_norm": "mtp.norm",
     }
 )
+_DBRX = {
+    "attn_norm": "norm_attn_norm.norm_1",
+    "attn_qkv": "norm_attn_norm.attn.Wqkv",
+    "attn_output": "norm_attn_norm.attn.out_proj",
+    "attn_output_norm": "norm_attn_norm.norm_2",
+    "ffn_gate_inp": "ffn.router.layer",
+}
+_DBRX_EXPERTS = {
+    f"ffn_{each}_exps": f"ffn.experts.{{}}.{name}"
+    for each, name in zip(("gate", "up", "down"), ("w1", "v1", "w2"), strict=True)
+}
 EXPERT_LAYOUTS = {
+    "dbrx": TensorLayout(
+        _DBRX,
+        whole={"token_embd": "transformer.wte", "output_norm": "transformer.norm_f", "output": "lm_head"},
+        layer="transformer.blocks.{}.",
+        experts=_DBRX_EXPERTS,
+    ),
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
     "mistral4": TensorLayout(LLAMA | _SHARED_EXPERTS | LATENT, experts=EXPERTS),
     "minicpm3": TensorLayout(LLAMA | LATENT),

@@ -32,6 +32,7 @@ class ExpertNames:
     down: str = "model.layers.{}.mlp.experts.{}.down_proj"
     stacked_gate_up: str = "model.layers.{}.mlp.experts.gate_up_proj"
     stacked_down: str = "model.layers.{}.mlp.experts.down_proj"
+    stacked_up: str = ""  # where `stacked_gate_up` has gates alone; each has the rows of all experts, down is [in, out]
     are_transposed: bool | None = False  # matrices in stacked tensors are [in, out]; None: if their shape says so
     are_interleaved: bool = False  # gate and up alternate in stacked tensors
     shared_gate: str = "model.layers.{}.mlp.shared_expert.gate_proj"

@@ -96,6 +96,9 @@ class ExpertReader:
         both, down = names.stacked_gate_up.format(index), names.stacked_down.format(index)
         if not reader.checkpoint.entries.keys() & {both, f"{both}_blocks"}:
             return
+        if names.stacked_up:
+            self._split_flat(index, experts)
+            return
         halves = ((0, None, 2), (1, None, 2)) if names.are_interleaved else ((0, size, 1), (size, 2 * size, 1))
         projections = [(names.gate, both, 2 * size, hidden, halves[0]), (names.up, both, 2 * size, hidden, halves[1])]
         projections.append((names.down, down, hidden, size, (0, None, 1)))
@@ -110,3 +113,14 @@ class ExpertReader:
                 reader.checkpoint.split(f"{own}.weight", part)
                 biases = StackedPart(f"{stacked}_bias", (experts.count, outputs), each, rows, False)
                 reader.checkpoint.split(f"{own}.bias", biases)
+
+    def _split_flat(self, index: int, experts: Experts) -> None:
+        """The same for tensors without a dimension for experts, each with the rows of one kind of matrix in turn."""
+        reader, names = self._reader, self._reader.names.experts
+        shape = experts.count, experts.intermediate_size, reader.geometry.hidden_size
+        stacked = names.stacked_gate_up, names.stacked_up, names.stacked_down
+        for own, name in zip((names.gate, names.up, names.down), stacked, strict=True):
+            for each in range(experts.count):
+                is_down = own == names.down
+                part = StackedPart(name.format(index), shape, each, (0, None, 1), is_down, is_flat=True)
+                reader.checkpoint.split(f"{own.format(index, each)}.weight", part)
