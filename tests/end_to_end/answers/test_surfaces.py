@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not runnable_isas(), reason="the kernels are not built"),
 ]
 VOCAB_SIZE = 1024  # the tokenizer's
-MODELS = ("lfm2", "mamba2", "qwen3-next", "nemotron-h", "deepseek-v2", "gpt-oss")
+MODELS = ("lfm2", "mamba2", "qwen3-next", "nemotron-h", "deepseek-v2", "deepseek-v3.2", "gpt-oss")
 SURFACES = ("LLM", "client", "HTTP")
 RANKS = (1, 2, 4)
 SHARED = random_tokens(560, 1, VOCAB_SIZE)  # more than a block of 512, the largest of these models

@@ -28,28 +28,28 @@ class IndexerReader:
         self._selectors: dict[int, KeySelector] = {}  # by layer
 
     def read(self, index: int, sizes: Latent) -> tuple[KeySelector | None, LayerIndexer | None]:
-        """What chooses the layer's keys, and the indexer if it is the layer's own."""
-        reader = self._reader
+        """What chooses the layer's keys, and the indexer if it is the layer's own. None: it has no choice."""
         if (indexer := sizes.indexer) is None:
             return None, None
         if (found := self._selectors.get(indexer.source(index))) is not None:
             return found, None
+        reader = self._reader
         selector = self._selectors[index] = reader.backend.key_selector(index, sizes, self._backend)
         names, hidden, width = reader.names.latent, reader.geometry.hidden_size, indexer.head_dim
-        order = self._order_of_index(sizes, indexer)
+        order = _order(sizes, indexer)
         heads = (torch.arange(indexer.num_heads).unsqueeze(1) * width + order).flatten()
-        keys = self._index_weight(names.index_keys.format(index), hidden, order)
-        queries = self._index_weight(names.index_queries.format(index), sizes.query_rank, heads)
-        weights = self._index_weight(names.index_weights.format(index), hidden, torch.arange(indexer.num_heads))
+        keys = self._weight(names.index_keys.format(index), hidden, order)
+        queries = self._weight(names.index_queries.format(index), sizes.query_rank, heads)
+        weights = self._weight(names.index_weights.format(index), hidden, torch.arange(indexer.num_heads))
         weight, bias = (
             reader.vector(f"{names.index_norm.format(index)}.{part}", width).float()[order.to(reader.device)]
             for part in ("weight", "bias")
         )
-        backend, norm = reader.backend, LayerNorm(weight, bias, NORM_EPS)
-        parts = backend.linear(keys), norm, backend.linear(queries), backend.head(weights)
+        norm, linear = LayerNorm(weight, bias, NORM_EPS), reader.backend.linear
+        parts = linear(keys), norm, linear(queries), reader.backend.head(weights)
         return selector, LayerIndexer(*parts, selector, self._ops)
 
-    def _index_weight(self, name: str, inputs: int, order: Tensor) -> Weight:
+    def _weight(self, name: str, inputs: int, order: Tensor) -> Weight:
         """Its rows in `order`, in the model's dtype."""
         reader = self._reader
 
@@ -61,10 +61,11 @@ class IndexerReader:
         (weight,) = reader.weights(name, read)
         return weight
 
-    def _order_of_index(self, sizes: Latent, indexer: Indexer) -> Tensor:
-        """The elements of a query or key: the rotated ones, in pairs j and j + rope_dim / 2, then the others."""
-        rotated = pairs_in_order(sizes.rope_dim, indexer.interleaved)
-        return torch.cat([rotated, torch.arange(sizes.rope_dim, indexer.head_dim)])
+
+def _order(sizes: Latent, indexer: Indexer) -> Tensor:
+    """The elements of a query or key: the rotated ones, in pairs j and j + rope_dim / 2, then the others."""
+    rotated = pairs_in_order(sizes.rope_dim, indexer.interleaved)
+    return torch.cat([rotated, torch.arange(sizes.rope_dim, indexer.head_dim)])
 
 
 def pairs_in_order(rotated: int, interleaved: bool) -> Tensor:

@@ -148,6 +148,17 @@ def test_of_equal_scores_the_earlier_is_chosen(cpu_pools, dtype, top_k, sign):
         assert step.chosen(pool) == [expected]
 
 
+def test_scores_that_underflow_from_below_are_equal_to_zero(cpu_pools):
+    step = Step([(15, 1)], sizes_of(1, 12, 4), torch.float32)
+    start = step.sizes.index_start
+    step.rows.view(-1, step.sizes.row_dim)[step.positions[0], start : start + 12] = 0
+    step.rows.view(-1, step.sizes.row_dim)[step.positions[0][[0, 1, 2, 5]], start] = 2.0**-100
+    step.query.fill_(1)
+    step.weights.fill_(-(2.0**-100))
+    for pool in cpu_pools:
+        assert step.chosen(pool) == [step.positions[0][:4].tolist()]
+
+
 def test_scores_that_are_not_numbers_are_the_least(cpu_pools):
     """Infinite products of two heads, with weights of both signs, add to NaN."""
     step = Step([(15, 1)], sizes_of(2, 12, 4), torch.float32)
