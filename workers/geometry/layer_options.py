@@ -65,8 +65,8 @@ class Latent:
     nope_dim: int  # of a head's query that is not rotated
     rope_dim: int  # of a head's query that is rotated, and of the key that all heads share
     value_dim: int  # of a head
-    norm_scale: float = 1.0  # of the normalised latent
     indexer: Indexer | None = None  # None: tokens attend to all tokens before them
+    norm_scale: float = 1.0  # of the normalised latent
 
     @property
     def query_dim(self) -> int:
