@@ -56,7 +56,7 @@ class ServerProcess:
     def stderr(self) -> str:
         return (self.temporary / "stderr").read_text()
 
-    def wait_ready(self, within_s: float = 100.0) -> None:
+    def wait_ready(self, within_s: float = 200.0) -> None:
         while not (found := re.search(r"http +http://127.0.0.1:(\d+)", self.stderr())):
             assert time.monotonic() < self.began + within_s, self.stderr()
             assert self.process.poll() is None, self.stderr()
@@ -125,9 +125,9 @@ class ServerProcess:
         processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         began = time.monotonic()
         self.process.send_signal(number)
-        self.process.wait(100)
+        self.process.wait(200)
         while any(map(is_alive, processes)):
-            assert time.monotonic() < began + 100
+            assert time.monotonic() < began + 200
             time.sleep(0.001)
         return time.monotonic() - began
 

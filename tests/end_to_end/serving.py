@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parent.parent.parent
-START_TIMEOUT_S = 100.0
-STOP_TIMEOUT_S = 100.0
+START_TIMEOUT_S = 200.0
+STOP_TIMEOUT_S = 200.0
 
 
 class Server:

@@ -18,6 +18,7 @@ from paged_serve.frontend.supervision.processes.hang_detector import (
 from paged_serve.protocol.process.lifeline import is_at_work
 
 from .fake_child_state import FakeChild
+from .running_supervisor import WITHIN_S
 
 
 def found(child: FakeChild, silence_s: float) -> bool:
@@ -102,7 +103,7 @@ def names_of_threads() -> list[str]:
 
 def test_libzmqs_receiving_threads_have_the_name_that_is_looked_for():
     with zmq.Context() as context, context.socket(zmq.PAIR):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WITHIN_S
         while not any(name.startswith(RECEIVING_THREADS) for name in names_of_threads()):  # a thread names itself
             assert time.monotonic() < deadline, names_of_threads()
 

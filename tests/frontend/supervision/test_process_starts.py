@@ -11,7 +11,7 @@ import pytest
 from paged_serve.frontend.supervision.processes import child as child_module
 from paged_serve.frontend.supervision.processes import process_table
 
-from .running_supervisor import TWO_RANKS, supervisors
+from .running_supervisor import TWO_RANKS, WITHIN_S, supervisors
 
 start = pytest.fixture(supervisors)
 
@@ -32,10 +32,10 @@ class TooManyProcesses:
 
 def test_a_process_that_the_kernel_cannot_start_now_is_started_later(start, monkeypatch, caplog):
     running, processes = start(TWO_RANKS), TooManyProcesses(monkeypatch)
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before, processes.is_full = running.supervisor.pids, True
     os.kill(before["worker 0"], signal.SIGKILL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WITHIN_S
     while caplog.text.count("cannot start") < 2:
         assert running.thread.is_alive(), "the supervisor has ended"
         assert time.monotonic() < deadline
@@ -49,7 +49,7 @@ def test_a_process_that_the_kernel_cannot_start_now_is_started_later(start, monk
 def test_a_process_that_the_kernel_cannot_start_for_long_ends_the_service(start, monkeypatch):
     monkeypatch.setattr(process_table, "START_WITHIN_S", 0.5)
     running, processes = start(), TooManyProcesses(monkeypatch)
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     processes.is_full = True
     os.kill(running.supervisor.pids["worker 0"], signal.SIGKILL)
     assert running.ended() == 1

@@ -199,11 +199,11 @@ class TestChildren:
         table.spawn(("standby", 0), 0, 0.0)
         worker, standby = table.living.values()
         table.replace([worker], 1)
-        worker.process.wait(60)
+        worker.process.wait(200)
         table.reap({worker.pidfd})
         assert table.spawn_missing(1.0) == []
         assert [(child.role, child.epoch) for child in table.living.values()] == [("worker", 1)]
-        assert standby.process.wait(60) == -signal.SIGKILL
+        assert standby.process.wait(200) == -signal.SIGKILL
         for child in table.unfinished():
             table.abandon(child)
 
@@ -224,7 +224,7 @@ class TestChildren:
         assert table.of_role("worker") == []
         assert select.select(table.handles(), [], [], 5.0)[0]
         for child in group:
-            child.process.wait(60)
+            child.process.wait(200)
         assert table.reap({child.pidfd for child in group}) == []  # no child ended unexpectedly
         table.spawn_missing(2.0)
         assert [(child.index, child.epoch) for child in table.of_role("worker")] == [(0, 1), (1, 1)]

@@ -9,7 +9,7 @@ import pytest
 from paged_serve.frontend.supervision.shutdown import Phase
 from paged_serve.protocol.messages.config import ServerConfig
 
-from .running_supervisor import CONFIG, supervisors
+from .running_supervisor import CONFIG, WITHIN_S, supervisors
 
 start = pytest.fixture(supervisors)
 
@@ -33,7 +33,7 @@ def test_a_core_crash_may_be_attributed_to_a_request(start, behaviour, turn):
 )
 def test_an_external_kill_of_a_core_is_not_attributed_to_a_request(start, number):
     running = start()
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     os.kill(running.supervisor.pids["engine-core"], number)
     running.wait_for_facts(engine_core="epoch 1", engine_core_failures="[]")
 
@@ -53,7 +53,7 @@ def test_cores_that_die_whatever_they_isolate_end_the_service(start):
 
 def test_a_core_that_dies_during_its_drain_is_replaced_and_drained_like_the_first(start):
     running = start(msgspec.structs.replace(CONFIG, server=ServerConfig(port=0)), engine_core=["never drained", "obey"])
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     running.supervisor.drain()
     running.wait_for_phase(Phase.DRAINING_ENGINE)
     os.kill(running.supervisor.pids["engine-core"], signal.SIGKILL)

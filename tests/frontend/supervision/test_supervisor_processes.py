@@ -20,7 +20,7 @@ from paged_serve.protocol.messages.config import Config, ServerConfig
 FAKES = Path(__file__).parent / "fakes"
 ROOT = Path(__file__).parents[3]
 CONFIG = Config(server=ServerConfig(port=0, drain_timeout_s=600.0))
-SOON_S = 60.0  # far below the end of a drain, and far above the delay of a busy machine
+SOON_S = 200.0  # far below the end of a drain, and far above the delay of a busy machine
 
 
 @dataclass
@@ -95,7 +95,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
         processes.append(process)
         printed = json.loads(process.stdout.readline() or "{}")
         if not printed:
-            process.wait(60)
+            process.wait(SOON_S)
             return Started(process, "", [])
         children = [child for pid in printed["pids"].values() if (child := process_of(pid))]
         all_children.extend(children)
@@ -109,7 +109,7 @@ def start(tmp_path_factory) -> Iterator[Callable[..., Started]]:
     for child in filter(is_alive, all_children):  # otherwise the pipes that are read here stay open
         child.kill()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=SOON_S)
 
 
 @pytest.mark.parametrize("behaviour", ["obey", "deaf", "stuck in C"])
@@ -152,7 +152,7 @@ def test_a_hangup_does_not_end_a_server_under_nohup(start):
     started = start(ignored=signal.SIGHUP)
     started.process.send_signal(signal.SIGHUP)
     os.kill(started.children[0].pid, signal.SIGKILL)  # the supervisor still answers for its children
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SOON_S
     while {child.pid for child in psutil.Process(started.process.pid).children()} <= {c.pid for c in started.children}:
         assert started.process.poll() is None
         assert time.monotonic() < deadline
@@ -189,7 +189,7 @@ def test_a_refused_start_prints_one_line_of_reason_and_exits_with_2(start):
 
 def test_a_fatal_end_has_a_nonzero_exit_code(start):
     started = start(Config(server=ServerConfig(port=0, max_restarts=0)), engine_core="exit")
-    assert started.process.wait(60) == 1
+    assert started.process.wait(SOON_S) == 1
     assert not os.path.exists(started.run_dir)
 
 

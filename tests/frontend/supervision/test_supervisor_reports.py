@@ -12,14 +12,14 @@ from paged_serve.frontend.supervision.flight_recorder.bundle import Bundle, bund
 from paged_serve.frontend.supervision.signal_pipe import REPORT_SIGNAL
 from paged_serve.protocol.messages.config import Config, ServerConfig
 
-from .running_supervisor import CONFIG, TWO_RANKS, supervisors
+from .running_supervisor import CONFIG, TWO_RANKS, WITHIN_S, supervisors
 
 start = pytest.fixture(supervisors)
 
 
 def bundles(folder: Path, count: int) -> list[Bundle]:
     """The bundles, once there are `count`."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WITHIN_S
     while len(paths := bundles_in(dump_folder(str(folder)))) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -32,7 +32,7 @@ def reporting(folder: Path, config: Config = CONFIG) -> Config:
 
 def test_a_lost_process_leaves_a_report_of_all_processes(start, tmp_path):
     running = start(reporting(tmp_path, TWO_RANKS))
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before = running.supervisor.pids
     os.kill(before["worker 1"], signal.SIGKILL)
     [report] = bundles(tmp_path, 1)
@@ -47,7 +47,7 @@ def test_a_lost_process_leaves_a_report_of_all_processes(start, tmp_path):
 
 def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
     running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     os.kill(running.supervisor.pids["worker 0"], signal.SIGSTOP)
     [report] = bundles(tmp_path, 1)
     [halted] = [process for process in report.processes if process.name == "worker 0"]
@@ -57,7 +57,7 @@ def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
 @pytest.mark.parametrize("name", ["worker 0", "engine-core", "frontend 0"])
 def test_sigusr1_to_any_process_makes_a_report_of_all_processes(start, tmp_path, name):
     running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before = running.supervisor.pids
     os.kill(before[name], REPORT_SIGNAL)
     [report] = bundles(tmp_path, 1)
@@ -69,7 +69,7 @@ def test_sigusr1_to_any_process_makes_a_report_of_all_processes(start, tmp_path,
 def test_consecutive_losses_make_one_report_and_a_request_makes_another(start, tmp_path, monkeypatch):
     monkeypatch.setattr("paged_serve.frontend.supervision.flight_recorder.recorder.QUIET_S", 1e9)
     running = start(reporting(tmp_path))
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before = running.supervisor.pids
     os.kill(before["worker 0"], signal.SIGKILL)
     after = running.pids_after_change(before, {"worker 0"})
@@ -87,7 +87,7 @@ def test_consecutive_losses_make_one_report_and_a_request_makes_another(start, t
 def test_without_a_folder_no_reports_are_written(start, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     running = start(reporting(Path("none")))
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before = running.supervisor.pids
     os.kill(before["worker 0"], signal.SIGKILL)
     running.pids_after_change(before, {"worker 0"})

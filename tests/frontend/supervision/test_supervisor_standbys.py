@@ -7,8 +7,9 @@ import time
 import pytest
 
 from paged_serve.frontend.supervision.processes.child import ChildState
+from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 
-from .running_supervisor import MODULES, TWO_RANKS, Running, supervisors
+from .running_supervisor import MODULES, TWO_RANKS, WITHIN_S, Running, supervisors
 
 start = pytest.fixture(supervisors)
 
@@ -18,12 +19,14 @@ def start_with_standbys(start, monkeypatch):
     """Standby workers are started as soon as the service is ready."""
     monkeypatch.setitem(MODULES, "standby", "fake_standby")
     monkeypatch.setattr("paged_serve.frontend.supervision.processes.standby_workers.SETTLED_S", 0.0)
+    budget = RestartBudget(limit=5, window_s=3600.0)  # on a busy machine few processes start in a minute
+    monkeypatch.setattr("paged_serve.frontend.supervision.processes.standby_workers.RestartBudget", lambda **_: budget)
     return start
 
 
 def warm_standbys(running: Running) -> dict[str, int]:
     """The process ids, once there is a warm standby worker for each of two ranks."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
         standbys = [child for child in list(running.supervisor._processes.living.values()) if child.role == "standby"]
         if len(standbys) == 2 and all(standby.state is ChildState.READY for standby in standbys):
@@ -65,9 +68,9 @@ def test_a_halted_standby_is_replaced_and_no_other_is(start_with_standbys):
 )
 def test_standbys_that_never_get_warm_are_abandoned_and_the_service_continues(start_with_standbys, behaviour, caplog):
     running = start_with_standbys(standby=behaviour)
-    assert running.ready.wait(60)
+    assert running.ready.wait(WITHIN_S)
     before = running.supervisor.pids
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WITHIN_S
     while "no standby workers from here on" not in caplog.text:
         assert time.monotonic() < deadline
         time.sleep(0.01)

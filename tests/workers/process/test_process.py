@@ -29,7 +29,7 @@ from paged_serve.protocol.transport.run_dir import (
 from ..tiny_models.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 60.0
+DEADLINE_S = 200.0
 
 
 class Harness:

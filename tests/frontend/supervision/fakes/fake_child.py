@@ -17,6 +17,7 @@ from paged_serve.protocol.messages.control import (
     Drain,
     Drained,
     IsolatesCandidates,
+    IsolationRecorded,
     Progress,
     Promote,
     Ready,
@@ -66,15 +67,20 @@ def body(child: ChildProcess) -> None:
     if behaviour == "exit":
         sys.stderr.flush()
         os._exit(7)
-    if behaviour.startswith("faults in turn"):
-        child.control.send(IsolatesCandidates(int(behaviour.split()[-1])))
     if behaviour.startswith("faults"):
-        time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
+        wait_until_read(child, int(behaviour.split()[-1]) if "in turn" in behaviour else 0)
         os.kill(os.getpid(), signal.SIGSEGV)
     if behaviour in ("stuck in C", "silent"):
-        time.sleep(0.2)  # the libzmq thread sends Ready meanwhile
+        wait_until_read(child)
         ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
     obey(child, behaviour)
+
+
+def wait_until_read(child: ChildProcess, turn: int = 0) -> None:
+    """Wait until the supervisor has read all messages so far: it answers the one that is sent here."""
+    child.control.send(IsolatesCandidates(turn))
+    while not isinstance(child.control.receive(timeout_s=1.0), IsolationRecorded):
+        pass
 
 
 def obey(child: ChildProcess, behaviour: str) -> None:
