@@ -27,9 +27,10 @@ TESTS_OF_KERNELS = (
 )
 RECURRENT = tuple(f"recurrent/test_{name}.py" for name in ("causal_conv", "gated_norm", "scans"))
 TESTS = (*(f"kernels/{name}.py" for name in TESTS_OF_KERNELS), *RECURRENT, "order_of_sums/test_tile_order.py")
-NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or chosen or another_order"
-NOT_OF_KERNELS += " or every_isa or every_instruction_set"
+NOT_OF_KERNELS = "unknown_instruction or best_library or other_structs or accumulators or faster_of_two"
+NOT_OF_KERNELS += " or another_order or every_isa or every_instruction_set"
 WITH_NIGHTLY = "kernels/products/test_cpu_blocks.py"  # experts of formats with grids
+IN_PAIRS = ("attention", "latent", "lora", "tile_order")  # of parameters: all would take hours
 READS_FILES = {"read_file", "read_parts"}  # by descriptors of this process
 needed = (CROSS, QEMU, "aarch64-linux-gnu-objdump", "g++")
 pytestmark = [
@@ -73,8 +74,9 @@ def test_every_call_has_the_bits_of_this_machine(folder, library, subject):
         "PYTHONMALLOC": "malloc",  # so that all memory of Python is in the heap
     }
     marks = ["-m", ""] if subject == WITH_NIGHTLY else []
+    products = "pairs" if subject.endswith(tuple(f"_{name}.py" for name in IN_PAIRS)) else "whole"
     tests = [str(TESTED / subject), *marks, "-k", f"not ({NOT_OF_KERNELS})", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", "--products", "whole", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", "--products", products, *tests]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "passed" in done.stdout
