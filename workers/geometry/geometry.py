@@ -46,6 +46,7 @@ class Geometry:
     multipliers: Multipliers = field(default_factory=Multipliers)
     embeddings: Embeddings = field(default_factory=Embeddings)
     biases: Biases = field(default_factory=Biases)
+    has_prediction_head: bool = False  # a projection with the activation, and a norm, before the output head
     caps: Caps = field(default_factory=Caps)
     qk_norm: QKNorm | None = None
     clip_qkv: float | None = None  # queries, keys and values are clipped to +- this value

@@ -44,6 +44,8 @@ class Assembly:
         """Build the model. Raises ConfigError naming a tensor that is missing, unused or of the wrong shape."""
         reader, geometry, names = self._reader, self._reader.geometry, self._reader.names
         embedding, head = self._vocabulary.read()
+        if head is not None and geometry.has_prediction_head:
+            head = self._vocabulary.predicting(head, self._ops)
         embedding_norm = reader.norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
         positions = self._vocabulary.positions() if geometry.embeddings.has_positions else None
         layer_inputs = self._layer_input.inputs(self._ops)

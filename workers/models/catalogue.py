@@ -83,6 +83,7 @@ from .families.mistral import MISTRAL
 from .families.mistral4 import MISTRAL4
 from .families.mixtral import MIXTRAL
 from .families.modernbert import MODERNBERT
+from .families.modernbert_decoder import MODERNBERT_DECODER
 from .families.mpnet import MPNET
 from .families.mpt import MPT
 from .families.nanochat import NANOCHAT
@@ -135,6 +136,7 @@ FAMILIES = (
     STARCODER2,
     OPT,
     XGLM,
+    MODERNBERT_DECODER,
     PERSIMMON,
     GPT2,
     GPT_BIGCODE,

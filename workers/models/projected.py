@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ..distributed.tensor_parallel import TensorParallelGroup
+from ..geometry.model_options import Activation
 from ..layers.linear import Linear
-from ..layers.norm import RMSNorm
+from ..layers.norm import Norm, RMSNorm
 from ..layers.ops import Ops
 
 Span = tuple[int, int]  # columns [start, stop)
@@ -22,6 +23,20 @@ class ClippedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ops.clip(self._product(x), self._limit)
+
+
+class PredictingLinear:
+    """The product of what a prediction head makes of its inputs: a projection, its activation and a norm."""
+
+    def __init__(self, product: Linear, dense: Linear, activation: Activation, norm: Norm, ops: Ops):
+        self._product = product
+        self._dense = dense
+        self._activation = activation
+        self._norm = norm
+        self._ops = ops
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(self._ops.norm(self._ops.activate(self._dense(x), self._activation), self._norm))
 
 
 class ScaledLinear:

@@ -22,6 +22,7 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "nanochat": torch.bfloat16,  # RMS norms without weights
     "persimmon": torch.float16,  # layer norms of heads, half of which is rotated
     "xglm": torch.bfloat16,  # computed positions
+    "modernbert-decoder": torch.float16,  # a prediction head before the output head
     "apertus": torch.bfloat16,  # xielu, whose parameters differ by layer
 }
 
@@ -36,6 +37,7 @@ NIGHTLY = (
     "nanochat",
     "persimmon",
     "xglm",
+    "modernbert-decoder",
     "apertus",
 )
 

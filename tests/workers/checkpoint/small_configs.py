@@ -37,6 +37,7 @@ MIMO_V2 = {"architectures": ["MiMoV2FlashForCausalLM"], "head_dim": 32, "v_head_
 MISTRAL4 = {"architectures": ["Mistral4ForCausalLM"]}
 LONGCAT = {"architectures": ["LongcatFlashForCausalLM"], "num_layers": 1, "n_routed_experts": 8}
 DBRX = {"architectures": ["DbrxForCausalLM"]}
+MODERNBERT_DECODER = {"architectures": ["ModernBertDecoderForCausalLM"]}
 XGLM = {"architectures": ["XGLMForCausalLM"], "d_model": 64}
 LFM3 = {"architectures": ["Lfm3ForCausalLM"], "head_dim": 16}
 GPT_NEO = {"architectures": ["GPTNeoForCausalLM"], "num_layers": 2, "num_heads": 8}

@@ -132,7 +132,7 @@ NIGHTLY = [
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
     *("granite-swa", "granitemoe-swa", "ministral", "cwm", "vaultgemma", "hyperclovax", "jais2", "mellum"),
-    *("apertus", "laguna", "mimo-v2", "mistral4", "longcat-flash", "persimmon", "xglm", "dbrx"),
+    *("apertus", "laguna", "mimo-v2", "mistral4", "longcat-flash", "persimmon", "xglm", "dbrx", "modernbert-decoder"),
     *("nanochat", "youtu", "hy-v3", "lfm3"),
     *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]

@@ -62,6 +62,7 @@ NOT_AT_HAND = {
     "LongcatFlashForCausalLM",
     "PersimmonForCausalLM",
     "DbrxForCausalLM",
+    "ModernBertDecoderForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

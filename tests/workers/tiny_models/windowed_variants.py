@@ -3,6 +3,14 @@
 from typing import Any
 
 WINDOWED_VARIANTS: dict[str, dict[str, Any]] = {
+    "modernbert-decoder": {
+        "family": "ModernBertDecoder",
+        "num_hidden_layers": 4,
+        "local_attention": 80,
+        "tie_word_embeddings": False,
+        "norm_eps": 0.01,
+    },
+    "modernbert-decoder-tied": {"family": "ModernBertDecoder", "layer_types": ["sliding_attention"] * 3},
     "granite-swa": {
         "family": "GraniteSWA",
         "embedding_multiplier": 12.0,

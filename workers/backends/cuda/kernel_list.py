@@ -35,7 +35,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         norm_kernel(dtype, geometry.hidden_size),
         norm_kernel(dtype, geometry.position_size),  # of embeddings that are projected
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
-        *([_activation(model)] if _has_dense(geometry) else []),
+        *_activations(model),
         *(_attention(model, cached, block_size) if geometry.has_heads else []),
         *recurrent_kernels(geometry),
         *([cap_kernel()] if geometry.caps.logits else []),
@@ -52,11 +52,15 @@ def _has_dense(geometry: Geometry) -> bool:
     return any(geometry.experts_of(layer) is None and geometry.has_feed_forward(layer) for layer in layers)
 
 
-def _activation(model: Model) -> Kernel:
-    """The activation of dense layers."""
+def _activations(model: Model) -> list[Kernel]:
+    """The activation of dense layers, and that of a prediction head."""
     geometry, activation = model.geometry, model.geometry.activation
-    size = geometry.intermediate_size // model.tp_size
-    return activation_kernel(model.dtype, size, FUNCTIONS[activation.kind], activation.is_gated)
+    sizes = []
+    if _has_dense(geometry):
+        sizes.append((geometry.intermediate_size // model.tp_size, activation.is_gated))
+    if geometry.has_prediction_head and geometry.head == "tokens":
+        sizes.append((geometry.vector_size, False))
+    return [activation_kernel(model.dtype, size, FUNCTIONS[activation.kind], is_gated) for size, is_gated in sizes]
 
 
 def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kernel]:

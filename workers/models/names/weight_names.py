@@ -148,6 +148,8 @@ class WeightNames:
     task_types: str = ""  # encoders: a table whose first row every token adds
     project_in: str = ""  # from a token's embedding to the layers; "": none
     project_out: str = ""  # from the layers to the output head
+    head_dense: str = ""  # of a prediction head
+    head_norm: str = ""
     are_transposed: bool = False  # projections are stored in the order [in, out]
     are_grouped: bool = False  # the matrix of q, k and v holds for each KV head its queries, its key and its value
     num_parts: int = 1  # of that matrix; each of several holds the queries of its heads, then values, then keys

@@ -1,6 +1,7 @@
 """Reads the embeddings of tokens and positions, and the output head."""
 
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -9,8 +10,11 @@ from ...checkpoint.weight_forms import Weight, with_outputs
 from ...layers.adapters.sites import SitePart
 from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import Linear
+from ...layers.ops import Ops
 from ...layers.trigonometry import sinusoids
+from ..matrix_rows import Rows
 from ..packed_weights.cache import PackedReader
+from ..projected import PredictingLinear
 from .layer_reader import LayerReader
 from .weight_reader import VOCABULARY_MULTIPLE
 
@@ -32,7 +36,7 @@ class VocabularyReader:
             table = backend.table(weight, multiplier=geometry.multipliers.embedding)
             return self.adapted_embedding(VocabularyEmbedding(table, reader.group)), None
         is_tied = geometry.tie_word_embeddings and not self._has_own_head()
-        if is_tied and not reader.source.quantizes_head:
+        if is_tied and not reader.source.quantizes_head and not geometry.biases.head:
             tied = backend.tied_table(weight, geometry.multipliers.embedding)
             return self.adapted_embedding(VocabularyEmbedding(tied, reader.group)), self.output_head(tied)
         table = backend.table(weight, multiplier=geometry.multipliers.embedding)
@@ -60,6 +64,15 @@ class VocabularyReader:
             part = SitePart(name, geometry.vocab_size, torch.arange(*span), count)
             head = reader.adapters.head(head, part, geometry.vector_size)
         return OutputHead(head, geometry.vocab_size, reader.group)
+
+    def predicting(self, head: OutputHead, ops: Ops) -> OutputHead:
+        """The output head behind the prediction head, which every rank computes whole."""
+        reader = self._reader
+        geometry, names = reader.geometry, reader.names
+        size, activation = geometry.vector_size, replace(geometry.activation, is_gated=False)
+        dense = reader.column_parallel([Rows(names.head_dense, size, (0, size))], size, False)
+        norm = reader.norm(names.head_norm, size)
+        return OutputHead(PredictingLinear(head.share, dense, activation, norm, ops), geometry.vocab_size, reader.group)
 
     def _has_own_head(self) -> bool:
         """Whether the checkpoint has an output head that differs from the embedding it should be tied to.
