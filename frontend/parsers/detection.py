@@ -18,6 +18,7 @@ from .families.json_calls import (
     HERMES,
     KIMI_K2,
     LLAMA3_JSON,
+    LONGCAT,
     MINIMAX,
     MISTRAL,
 )
@@ -41,6 +42,7 @@ from .families.reasoning import (
     THINK_OF_APERTUS,
     THINK_OF_COHERE,
     THINK_OF_HY,
+    THINK_OF_LONGCAT,
     THINK_OF_SEED,
     THOUGHT_CHANNEL,
 )
@@ -53,11 +55,11 @@ ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
     *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN, DEEPSEEK_V32, DEEPSEEK_V4, HY_V3, APERTUS, MINIMAX, MINICPM5),
-    *(FUNCTIONARY_V32, MUSE),
+    *(FUNCTIONARY_V32, MUSE, LONGCAT),
 )
 ALL_REASONING_FORMATS = (
     *(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),
-    *(THINK_OF_HY, THINK_OF_APERTUS),
+    *(THINK_OF_HY, THINK_OF_APERTUS, THINK_OF_LONGCAT),
 )
 
 # The first pattern that matches the template counts (None: an unknown format). Several formats have <tool_call>; more
@@ -94,6 +96,8 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r'<tool_calls>(\n|\\n)\{"name": <tool-name>', MINIMAX),
     (r"<\|START_ACTION\|>", COHERE),
     (r"<\|tool_call_start\|>|<\|tool_list_start\|>|List of tools: \[", LFM2),
+    ("<longcat_arg_key>", None),  # of newer models
+    ("<longcat_tool_call>", LONGCAT),
     ("<mm:think>", None),  # MiniMax-M3: its <tool_call> contains XML
     ("<tool_call>", HERMES),
     (r'<\|python_tag\|>|"name": function name, "parameters"', LLAMA3_JSON),
@@ -107,6 +111,7 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
     (r"\[BEGIN FINAL RESPONSE\]", REASONING_STEPS),
     (r"</think(\{\}|:opensource)>", THINK_OF_HY),
     (r"<\|inner_suffix\|>", THINK_OF_APERTUS),
+    ("</longcat_think>", THINK_OF_LONGCAT),
 )
 
 # vLLM's names for these formats.

@@ -9,16 +9,21 @@ from ..readers.states import CONTENT, Header, HeaderEnd, JsonArguments, JsonCall
 
 NAME = re.compile(r"^\s*(?P<name>[^\s<>{}]+)\s*$")
 
-HERMES = ToolFormat(  # Hermes 2 Pro and 3, Qwen 2.5 and 3
-    "hermes",
-    {
-        CONTENT: Text("content", {"<tool_call>": "call"}),
+
+def _in_tags(name: str, tag: str) -> ToolFormat:
+    """Each call between two tags, as an object of its name and its arguments."""
+    begin, end = f"<{tag}>", f"</{tag}>"
+    states: Mapping[str, State] = {
+        CONTENT: Text("content", {begin: "call"}),
         "call": JsonCall("end"),
-        "end": Skip({"</tool_call>": "between"}, CONTENT),
-        "between": Skip({"<tool_call>": "call"}, CONTENT),
-    },
-    CallForm('<tool_call>\n{"name": {json}, "arguments": ', "}\n</tool_call>", "<tool_call>", "\n"),
-)
+        "end": Skip({end: "between"}, CONTENT),
+        "between": Skip({begin: "call"}, CONTENT),
+    }
+    return ToolFormat(name, states, CallForm(f'{begin}\n{{"name": {{json}}, "arguments": ', f"}}\n{end}", begin, "\n"))
+
+
+HERMES = _in_tags("hermes", "tool_call")  # Hermes 2 Pro and 3, Qwen 2.5 and 3
+LONGCAT = _in_tags("longcat", "longcat_tool_call")  # LongCat-Flash; files of 2026 have other calls in these tags
 
 GIGACHAT3 = ToolFormat(  # GigaChat 3.1; 3.0 writes calls as messages of a role of their own
     "gigachat3",

@@ -13,5 +13,6 @@ THINK_OF_COHERE = ReasoningFormat(  # Command R7B and A
 REASONING_STEPS = ReasoningFormat(
     *("apriel", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"), around_answer=("[END FINAL RESPONSE]",)
 )
+THINK_OF_LONGCAT = ReasoningFormat("longcat", "<longcat_think>", "</longcat_think>")
 THINK_OF_HY = ReasoningFormat("hy_v3", "<think:opensource>", "</think:opensource>")
 THINK_OF_APERTUS = ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>")

@@ -72,6 +72,8 @@ def test_formats_of_published_templates_are_found():
         ('<function name="f"><param name="p">v</param></function></think>', ("minicpm5", "think")),
         (">>>${recipient}\\n${content} <|start_header_id|>", ("functionary_v32", None)),
         ("<|start|>assistant to=self<|message|> <atem:function_calls>", ("muse", None)),
+        ("<longcat_tool_call>\\n{json}</longcat_tool_call> </longcat_think>", ("longcat", "longcat")),
+        ("<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key> </longcat_think>", (None, "longcat")),
         ("{{ messages }}", (None, None)),
     ],
 )

@@ -28,6 +28,10 @@ def hermes(calls: Sequence[Call], rng: random.Random) -> str:
     return "\n".join(f"<tool_call>\n{_object(call, rng)}\n</tool_call>" for call in calls)
 
 
+def longcat(calls: Sequence[Call], rng: random.Random) -> str:
+    return "\n".join(f"<longcat_tool_call>\n{_object(call, rng)}\n</longcat_tool_call>" for call in calls)
+
+
 def llama3_json(calls: Sequence[Call], rng: random.Random) -> str:
     begin = rng.choice(["", "<|python_tag|>"])
     return begin + "; ".join(_object(call, rng, "parameters") for call in calls)
@@ -130,5 +134,5 @@ def solar_open(calls: Sequence[Call], rng: random.Random) -> str:
 
 JSON_WRITERS: tuple[Writer, ...] = (
     *(hermes, llama3_json, mistral, function_tag, deepseek, kimi_k2, gigachat3, nemotron_json, jamba, cohere),
-    *(granite, phi4_mini_json, openai, solar_open, functionary_v32, minimax, apertus),
+    *(granite, phi4_mini_json, openai, solar_open, functionary_v32, minimax, apertus, longcat),
 )
