@@ -88,12 +88,12 @@ class FrontendProcess:
         self._socket = socket.socket(fileno=child.http_fd)
         self._socket.setblocking(False)
         max_connections = server.max_connections or max_connections_for(raise_open_files_limit(), server.num_frontends)
-        self._connection_limit = ConnectionLimit(max_connections)
+        self._connection_limit, self._sibling_limit = ConnectionLimit(max_connections), ConnectionLimit(max_connections)
         buffers = ConnectionBuffers(self._buffers)
         page_headers = self._app.page_headers
         self._server = _Server(uvicorn_config(self._app, self._connection_limit, buffers, page_headers), early_health)
         self._sibling_server = UvicornServer(
-            uvicorn_config(PassedOn(self._app), ConnectionLimit(max_connections), buffers, page_headers)
+            uvicorn_config(PassedOn(self._app), self._sibling_limit, buffers, page_headers)
         )
         if server.num_frontends > 1:
             check_draining = self._admission.check_draining
@@ -232,10 +232,10 @@ class FrontendProcess:
 
         Of a service that ends, those that are left.
         """
-        for listener in self._server.servers:
-            listener.close()  # new connections wait for the successor
-        self._connection_limit.is_closed = True
-        for server in (self._server, self._sibling_server):
+        for server, limit in ((self._server, self._connection_limit), (self._sibling_server, self._sibling_limit)):
+            for listener in server.servers if server.started else ():
+                listener.close()  # new connections wait for the successor
+            limit.is_closed = True
             connections: Any = server.server_state.connections
             for connection in list(connections):
                 connection.transport.abort()

@@ -7,6 +7,7 @@ import socket
 from paged_serve.frontend.http.stored_responses.database import Database
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
 
 from ...fake_core import POOLING, output
 
@@ -93,3 +94,35 @@ def test_connections_of_a_frontend_that_ends_alone_break_without_an_error(capfd,
         assert frontend.process.wait(60) == 0
         assert rest_of(whole) + rest_of(incomplete) == b"", "clients repeat a request after a break, not after an error"
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_frontend_that_ends_alone_takes_no_more_requests_from_others(run_dir, start_frontend, start_core):
+    """They ask its successor, whereas a client may not ask again after an error."""
+    start_core()
+    frontend = start_frontend(num_frontends=2)
+    frontend.wait_for(control.Ready)
+    path, body = f"{run_dir}/{FRONTEND_SOCKET.format(0)}", json.dumps(GENERATING["/v1/completions"]).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    with contextlib.ExitStack() as links:
+
+        def connected() -> socket.socket | None:
+            link = links.enter_context(socket.socket(socket.AF_UNIX))
+            link.settimeout(60)
+            try:
+                link.connect(path)
+                link.sendall(request)
+            except OSError:
+                return None
+            return link
+
+        early = connected()
+        frontend.process.terminate()
+        late = [early]
+        while (link := connected()) is not None:
+            late.append(link)
+        assert frontend.process.wait(60) == 0
+        answers = []
+        for link in late:
+            with contextlib.suppress(ConnectionError):
+                answers.append(rest_of(link))
+    assert set(answers) <= {b""}, "a request that came late has an answer"
