@@ -28,7 +28,6 @@ class FeedForwardReader:
         self._ops = ops
         self._experts = ExpertReader(reader)
         self._carried = Carried()
-        self._ones = torch.ones(reader.geometry.hidden_size, device=reader.device)
 
     def read(self, index: int) -> FeedForward | None:
         if not self._reader.names.down:
@@ -39,6 +38,10 @@ class FeedForwardReader:
             parts = self.dense(index), self._experts.read(index, experts)
             return DenseBeforeExperts(*parts, self._ones, self._carried, self._ops)
         return self._beside_dense(index, experts) if experts.is_beside_dense else self._experts.read(index, experts)
+
+    @cached_property
+    def _ones(self) -> Tensor:
+        return torch.ones(self._reader.geometry.hidden_size, device=self._reader.device)
 
     def carried_to(self, index: int) -> Carried | None:
         """What the experts of the layer before leave to the end of this one; None: nothing."""
