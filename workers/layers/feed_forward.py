@@ -83,26 +83,17 @@ class DenseBesideExperts:
         return total
 
 
-@dataclass(slots=True, eq=False)
-class Carried:
-    """The output of a layer's experts until the end of the next layer."""
-
-    output: Tensor | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class DenseBeforeExperts:
-    """A dense feed-forward, and a mixture of experts whose output is added at the end of the next layer."""
+class LateExperts:
+    """A mixture of experts beside a layer's feed-forward, whose output is added at the end of the next layer."""
 
-    dense: FeedForward
     experts: RoutedFeedForward
     ones: Tensor  # [hidden] float32
-    carried: Carried
     ops: Ops
 
     def __call__(self, normed: Tensor) -> Tensor:
-        self.carried.output = self.ops.scale(self.experts(normed), self.ones)  # in memory of its own
-        return self.dense(normed)
+        """[tokens, hidden] -> [tokens, hidden], in memory of its own."""
+        return self.ops.scale(self.experts(normed), self.ones)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,19 +112,16 @@ class InputGate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerEnd:
-    """What follows the feed-forward of a layer: the last layer's experts, its own input, a factor of hidden states."""
+    """What follows the feed-forward of a layer: its own input, a factor of hidden states."""
 
     input_gate: InputGate | None = None
     scalar: Tensor | None = None  # [hidden] float32, all the same
-    carried: Carried | None = None
 
     def __call__(self, hidden: Tensor, own: Tensor | None, ops: Ops, returned: Callable[[Tensor], Tensor]) -> None:
         """Changes `hidden` in place; `own` [all tokens, size], whose rows may be strided, are the layer's inputs.
 
         `returned` chooses the tokens of `hidden` from all tokens.
         """
-        if self.carried is not None and self.carried.output is not None:
-            ops.add(hidden, returned(self.carried.output))
         if self.input_gate is not None and own is not None:
             self.input_gate(hidden, returned(own), ops)
         if self.scalar is not None:

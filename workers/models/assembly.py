@@ -103,7 +103,8 @@ class Assembly:
             mlp_norm=reader.norm_if_named(norms.mlp_norm, index),
             feed_forward=None if geometry.lone_parts else self._feed_forward.read(index),
             mlp_out_norm=reader.norm_if_named(norms.mlp_out_norm, index),
-            end=self._layer_input.end(index, self._feed_forward.carried_to(index)),
+            late_experts=self._feed_forward.late_experts(index),
+            end=self._layer_input.end(index),
         )
 
     def mixer(self, index: int) -> Mixer:

@@ -13,7 +13,7 @@ from ..layers.adapters.sites import Adapters
 from ..layers.attention import AttentionBackend
 from ..layers.backend import Backend
 from ..layers.embedding import OutputHead, Table, VocabularyEmbedding
-from ..layers.feed_forward import FeedForward, LayerEnd, LayerInputs
+from ..layers.feed_forward import FeedForward, LateExperts, LayerEnd, LayerInputs
 from ..layers.norm import Norm
 from ..layers.ops import Ops
 from ..mixers.mixer import GroupStep, Mixer
@@ -31,7 +31,8 @@ class DecoderLayer:
     mlp_norm: Norm | None  # None: likewise; in a parallel layer the feed-forward then reads attention's input
     feed_forward: FeedForward | None  # None: the layer ends with the mixer
     mlp_out_norm: Norm | None
-    end: LayerEnd | None = None  # after the feed-forward's output is added
+    late_experts: LateExperts | None = None
+    end: LayerEnd | None = None  # after the feed-forward's output and the last layer's late experts are added
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +88,7 @@ class Model:
             normed = hidden if norms[0] is None else ops.norm(hidden, norms[0])
         else:
             normed = self._sum(hidden, self.positions.rows(batch.positions), norms[0])
+        late: Tensor | None = None  # what the end of the next layer adds
         for index, (layer, step) in enumerate(zip(self.layers, self._steps_of_layers(batch, cache), strict=True)):
             if index in self.taps.of_layer:
                 self.taps.copy(index, hidden, ops)
@@ -103,26 +105,35 @@ class Model:
                 ops.add(hidden, mixed, residual)
             else:
                 into_mlp = self._sum(hidden, mixed, layer.mlp_norm, residual)
+            awaited, late = late, None if layer.late_experts is None else layer.late_experts(into_mlp)
             changed = layer.feed_forward(into_mlp)
             if layer.mlp_out_norm is not None:
                 changed = ops.norm(changed, layer.mlp_out_norm)
-            if layer.end is None:
+            if layer.end is None and awaited is None:
                 normed = self._sum(hidden, changed, norms[index + 1], residual)
             else:
-                normed = self._ended(index, hidden, changed, inputs, step)
+                normed = self._ended(index, hidden, (changed, awaited), inputs, step)
         if len(self.layers) in self.taps.of_layer:
             self.taps.copy(len(self.layers), normed, ops)
         return normed
 
-    def _ended(self, index: int, hidden: Tensor, delta: Tensor, inputs: Tensor | None, step: GroupStep) -> Tensor:
-        """Add `delta` to `hidden` in place, then apply the layer's end. Returns the input of the next product."""
+    def _ended(
+        self, index: int, hidden: Tensor, deltas: tuple[Tensor, Tensor | None], inputs: Tensor | None, step: GroupStep
+    ) -> Tensor:
+        """Add a layer's output and the late experts' to `hidden` in place, then apply the layer's end.
+
+        Returns the input of the next product.
+        """
         ops, end, is_last = self.ops, self.layers[index].end, index + 1 == len(self.layers)
-        assert end is not None
-        ops.add(hidden, delta, self.geometry.multipliers.residual)
+        changed, late = deltas
+        ops.add(hidden, changed, self.geometry.multipliers.residual)
+        if late is not None:
+            ops.add(hidden, step.returned(late))
         own = None
         if self.layer_inputs is not None and inputs is not None:
             own = self.layer_inputs.of_layer(inputs, index)
-        end(hidden, own, ops, step.returned)
+        if end is not None:
+            end(hidden, own, ops, step.returned)
         norm = self.final_norm if is_last else self.layers[index + 1].attention_norm
         return hidden if norm is None else ops.norm(hidden, norm)
 

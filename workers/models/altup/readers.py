@@ -1,7 +1,7 @@
 """Reads what differs from other decoders in one with several residual streams."""
 
 from ...layers.embedding import VocabularyEmbedding
-from ...layers.feed_forward import Carried, FeedForward, LayerEnd
+from ...layers.feed_forward import FeedForward, LayerEnd
 from ...layers.ops import Ops
 from ...layers.streams.sparse_feed_forward import SparseFeedForward, norm_of_cut
 from ...layers.streams.stream_ops import StreamOps
@@ -26,7 +26,7 @@ class WideVocabularyReader(VocabularyReader):
 class NoLayerEnds(LayerInputReader):
     """The input of a layer changes other streams than the layer's."""
 
-    def end(self, index: int, carried: Carried | None) -> LayerEnd | None:
+    def end(self, index: int) -> LayerEnd | None:
         return None
 
 

@@ -11,7 +11,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...geometry.experts import Experts
 from ...geometry.model_options import Activation
-from ...layers.feed_forward import Carried, DenseBeforeExperts, DenseBesideExperts, DenseFeedForward, FeedForward
+from ...layers.feed_forward import DenseBesideExperts, DenseFeedForward, FeedForward, LateExperts
 from ...layers.ops import Ops
 from ..projected import ScaledLinear
 from .expert_reader import ExpertReader
@@ -27,7 +27,6 @@ class FeedForwardReader:
         self._reader = reader
         self._ops = ops
         self._experts = ExpertReader(reader)
-        self._carried = Carried()
 
     def read(self, index: int) -> FeedForward | None:
         if not self._reader.names.down:
@@ -35,18 +34,17 @@ class FeedForwardReader:
         if (experts := self._reader.geometry.experts_of(index)) is None:
             return self.dense(index)
         if experts.is_added_later:
-            parts = self.dense(index), self._experts.read(index, experts)
-            return DenseBeforeExperts(*parts, self._ones, self._carried, self._ops)
+            return self.dense(index)
         return self._beside_dense(index, experts) if experts.is_beside_dense else self._experts.read(index, experts)
 
     @cached_property
     def _ones(self) -> Tensor:
         return torch.ones(self._reader.geometry.hidden_size, device=self._reader.device)
 
-    def carried_to(self, index: int) -> Carried | None:
-        """What the experts of the layer before leave to the end of this one; None: nothing."""
-        before = self._reader.geometry.experts_of(index - 1) if index else None
-        return self._carried if before is not None and before.is_added_later else None
+    def late_experts(self, index: int) -> LateExperts | None:
+        if (experts := self._reader.geometry.experts_of(index)) is None or not experts.is_added_later:
+            return None
+        return LateExperts(self._experts.read(index, experts), self._ones, self._ops)
 
     def dense(self, index: int) -> FeedForward:
         reader = self._reader

@@ -9,7 +9,7 @@ from ...checkpoint.matrix_reader import MatrixPart
 from ...checkpoint.weight_forms import Weight
 from ...geometry.layer_options import LayerInputs as Sizes
 from ...layers.embedding import Table, VocabularyEmbedding
-from ...layers.feed_forward import Carried, InputGate, LayerEnd, LayerInputs
+from ...layers.feed_forward import InputGate, LayerEnd, LayerInputs
 from ...layers.linear import Linear
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
@@ -36,7 +36,7 @@ class LayerInputReader:
         norm = RMSNorm(weight, geometry.norm_eps * geometry.hidden_size)
         return LayerInputs(sizes.size, table, self.whole(names.projection, width, geometry.hidden_size), norm, ops)
 
-    def end(self, index: int, carried: Carried | None) -> LayerEnd | None:
+    def end(self, index: int) -> LayerEnd | None:
         reader = self._reader
         geometry, names = reader.geometry, reader.names.layer_inputs
         gate, scalar = None, None
@@ -50,7 +50,7 @@ class LayerInputReader:
             )
         if geometry.has_layer_scalars:
             scalar = reader.vector(names.scalar.format(index), 1).float().expand(geometry.hidden_size).contiguous()
-        return LayerEnd(gate, scalar, carried) if gate or scalar is not None or carried else None
+        return LayerEnd(gate, scalar) if gate or scalar is not None else None
 
     def whole(self, name: str, rows: int, columns: int) -> Linear:
         return self._reader.column_parallel([Rows(name, rows, (0, rows))], columns, False)
