@@ -27,7 +27,10 @@ def parse() -> Campaign:
     parser.add_argument("--every", type=float, default=15.0, help="mean seconds between two faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--streams", type=int, default=32, help="concurrent: a third each over HTTP, HTTP with keys, and ZeroMQ"
+        "--streams",
+        type=int,
+        default=32,
+        help="concurrent: a fifth each over HTTP completions and chat, both with keys and without, and ZeroMQ",
     )
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pairs", type=float, default=0.5, help="share of the faults that hit two processes at once")

@@ -30,7 +30,7 @@ from .faults import (
 from .streams.ledger import Fault, Ledger
 from .streams.load import Load
 from .streams.load_requests import draw_requests
-from .streams.transports import transports
+from .streams.transports import chats, transports
 
 EVERYTHING = (
     *(f"{role}:{name}" for role in (*CHILDREN, "standby", HELPER) for name in SIGNALS),
@@ -95,7 +95,7 @@ async def _run(campaign: Campaign, server: ServerProcess) -> Ledger:
     adapters = [read_adapter(name, str(server.temporary / name), MAX_RANK) for name in ADAPTERS]
     requests = draw_requests(campaign.seed, NUM_REQUESTS, MAX_TOKENS, adapters)
     async with await AsyncClient.connect(str(run_dir(server))) as client:
-        load = Load(transports(server.port, client), requests, {}, campaign.seed)
+        load = Load(transports(server.port, client) + chats(server.port), requests, {}, campaign.seed)
         await load.compute_expected()
         end = time.monotonic() + campaign.seconds
         await asyncio.gather(load.until(end, campaign.streams), _break(campaign, server, client, load.ledger, end))

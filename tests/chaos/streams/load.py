@@ -29,16 +29,16 @@ class Load:
         self._rng = random.Random(f"load {seed}")
 
     async def compute_expected(self) -> None:
-        """Run each request on each transport, all at once; the transports must agree."""
+        """Run each request on each transport, all at once; the transports with the same prompt must agree."""
         await asyncio.gather(
             *(self._expect(transport, request) for transport in self._transports for request in self._requests)
         )
         for request in self._requests:
-            tokens = [
-                [received.token_ids for received in self._expected[transport.name, request.number]]
-                for transport in self._transports
-            ]
-            assert all(ids == tokens[0] for ids in tokens), f"transports differ on request {request.number}"
+            for is_chat in (False, True):
+                alike = [transport.name for transport in self._transports if transport.is_chat == is_chat]
+                answers = [self._expected[name, request.number] for name in alike]
+                tokens = [[received.token_ids for received in answer] for answer in answers]
+                assert all(ids == tokens[0] for ids in tokens), f"transports differ on request {request.number}"
 
     async def _expect(self, transport: Transport, request: LoadRequest) -> None:
         attempt = Attempt(request)
@@ -60,9 +60,7 @@ class Load:
         rng = self._rng
         while time.monotonic() < end:
             request = rng.choice(self._requests)
-            leaves = (
-                transport.name != "http with key" and rng.random() < ABORTED
-            )  # with a key it would continue without its client
+            leaves = transport.needs_client and rng.random() < ABORTED
             leave_after = rng.randint(1, 40) if leaves else None
             await self._run_to_the_end(transport, request, leave_after)
 

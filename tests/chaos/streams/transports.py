@@ -1,4 +1,4 @@
-"""The two transports: HTTP on a separate socket, and the client library over ZeroMQ. Both record arrival times."""
+"""The transports: HTTP, a socket for each request, and the client library over ZeroMQ. They record arrival times."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
 
 from paged_serve.frontend.client.async_client import AsyncClient
+from paged_serve.frontend.structured_outputs.in_process import with_grammar
 from paged_serve.protocol.errors import Overloaded, PagedServeError
 
 from .load_requests import LoadRequest, Received
@@ -69,6 +70,8 @@ class Attempt:
 class Transport(Protocol):
     name: str
     can_resume: bool  # whether a broken attempt continues; otherwise it starts again
+    needs_client: bool  # whether a request ends with its connection
+    is_chat: bool  # whether the prompt is a conversation, so that the answer differs from that of other transports
 
     def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         """Yields after each piece of output. Raises Refused, Broken or Failed; closing it aborts the request."""
@@ -80,6 +83,8 @@ class EngineTransport:
 
     name = "zmq"
     can_resume = True  # by itself
+    needs_client = True
+    is_chat = False
 
     def __init__(self, client: AsyncClient):
         self._client = client
@@ -87,7 +92,7 @@ class EngineTransport:
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
         attempt.sent()
         asked = attempt.request
-        request = self._client.submit(asked.prompt, asked.params, adapter=asked.adapter)
+        request = self._client.submit(asked.prompt, with_grammar(asked.params), adapter=asked.adapter)
         try:
             async for delta in request:
                 received = attempt.received[delta.index]
@@ -128,19 +133,21 @@ class _Answer:
 
 
 class HttpTransport:
-    """POST /v1/completions as server-sent events, one connection per request.
+    """POST /v1/completions or /v1/chat/completions as server-sent events, one connection per request.
 
     `keeps`: with an Idempotency-Key; a broken attempt continues after its last event when it is sent again.
     """
 
-    def __init__(self, port: int, *, keeps: bool = False):
-        self.name = "http with key" if keeps else "http"
-        self.can_resume = keeps
+    def __init__(self, port: int, *, keeps: bool = False, is_chat: bool = False):
+        self.name = ("chat" if is_chat else "http") + (" with key" if keeps else "")
+        self.can_resume, self.needs_client, self.is_chat = keeps, not keeps, is_chat
         self._port = port
 
     async def ask(self, attempt: Attempt) -> AsyncIterator[None]:
-        body = json.dumps(attempt.request.http_body()).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        asked = attempt.request
+        body = json.dumps(asked.chat_body() if self.is_chat else asked.completion_body()).encode()
+        path = "/v1/chat/completions" if self.is_chat else "/v1/completions"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         if self.can_resume:
             head += f"idempotency-key: {attempt.key}\r\n"
             head += f"last-event-id: {attempt.last_event}\r\n" if attempt.last_event else ""
@@ -197,11 +204,16 @@ class HttpTransport:
             for choice in chunk["choices"]:
                 received = attempt.received[choice["index"]]
                 assert received.finish_reason is None, "output of a sequence that has ended"
-                received.text += choice["text"]
+                received.text += (choice["delta"].get("content") or "") if self.is_chat else choice["text"]
                 received.token_ids += choice.get("token_ids") or []
-                received.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
+                received.logprobs += _logprobs(choice.get("logprobs") or {})
                 received.finish_reason = choice["finish_reason"]
         attempt.last_event = event_id
+
+
+def _logprobs(choice: dict[str, Any]) -> list[float]:
+    """The tokens' logprobs, of either API."""
+    return choice.get("token_logprobs", []) + [each["logprob"] for each in choice.get("content") or ()]
 
 
 NUM_TRANSPORTS = 3
@@ -209,3 +221,7 @@ NUM_TRANSPORTS = 3
 
 def transports(port: int, client: AsyncClient) -> list[Transport]:
     return [HttpTransport(port), HttpTransport(port, keeps=True), EngineTransport(client)]
+
+
+def chats(port: int) -> list[Transport]:
+    return [HttpTransport(port, is_chat=True), HttpTransport(port, keeps=True, is_chat=True)]
