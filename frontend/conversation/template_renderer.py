@@ -24,10 +24,10 @@ def _started(templates: Templates) -> HelperProcess:
     process = HelperProcess(MODULE)
     try:
         refusal = process.ask(templates, Rendered).refusal
-    except (OSError, EOFError):
-        if not process.close():
-            raise
-        raise ConfigError(TOO_LONG_TO_COMPILE) from None
+    except BaseException as error:
+        if process.close() and isinstance(error, OSError | EOFError):
+            raise ConfigError(TOO_LONG_TO_COMPILE) from None
+        raise
     if refusal:
         process.close()
         raise ConfigError(refusal)

@@ -81,6 +81,11 @@ class HelperPool:
             if out_of_time:
                 raise OutOfTime from None
             return None
+        except BaseException:  # ctrl-C, for instance: the answer is still to come, and the next request would take it
+            if process is not None:
+                process.close()
+            process = None
+            raise
         finally:
             self.places.put(process)
             self._end_idle_later()

@@ -15,7 +15,7 @@ import msgspec
 from paged_serve.protocol.process.lifeline import is_stopped, lifeline_pipe
 
 from ..python_command import loader_environment
-from .frames import receive_frame, send_frame
+from .frames import frame_of, receive_frame
 
 ANSWERS_WITHIN_S = 5.0  # real time; then a halted process is replaced, and one that lacks processor time gets longer
 STARVES_WITHIN_S = 60.0
@@ -47,22 +47,25 @@ class HelperProcess:
             theirs.close()
             os.close(lifeline_read)
         self._link = ours
-        ours.settimeout(ANSWERS_WITHIN_S)
         self.answer_timeout_s = ANSWERS_WITHIN_S
         self.pid = self._process.pid
         self.used_at = time.monotonic()
 
     def ask(self, message: msgspec.Struct, answer: type[Answer]) -> Answer:
         """Send `message`, wait for the answer; without one raises OSError (TimeoutError) or EOFError. Then close it."""
-        send_frame(self._link, message)
-        self._await_answer()
-        return msgspec.json.decode(receive_frame(self._link), type=answer)
-
-    def _await_answer(self) -> None:
-        readable = select.poll()
-        readable.register(self._link, select.POLLIN)
         gives_up_at = time.monotonic() + STARVES_WITHIN_S
-        while not readable.poll(1000 * self.answer_timeout_s):
+        unsent = memoryview(frame_of(message))
+        while unsent:
+            self._await(select.POLLOUT, gives_up_at)
+            unsent = unsent[self._link.send(unsent, socket.MSG_DONTWAIT) :]
+        frame = receive_frame(self._link, lambda: self._await(select.POLLIN, gives_up_at))
+        return msgspec.json.decode(frame, type=answer)
+
+    def _await(self, event: int, gives_up_at: float) -> None:
+        """Wait until the link can be written or read. Raises TimeoutError."""
+        link = select.poll()
+        link.register(self._link, event)
+        while not link.poll(1000 * self.answer_timeout_s):
             if is_stopped(self.pid) or time.monotonic() >= gives_up_at:
                 raise TimeoutError
 

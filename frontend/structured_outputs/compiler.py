@@ -76,7 +76,7 @@ def _started(added_tokens: AddedTokens) -> HelperProcess:
     process = HelperProcess(MODULE)
     try:
         process.ask(added_tokens, Compiled)
-    except (OSError, EOFError):
+    except BaseException:
         process.close()
         raise
     return process

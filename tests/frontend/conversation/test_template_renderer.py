@@ -1,11 +1,13 @@
 """Templates in helper processes: one that computes forever or takes all memory ends only its process."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library
@@ -188,6 +190,35 @@ def test_a_halted_helper_is_replaced(renderer):
     os.kill(pid, signal.SIGSTOP)
     assert ask(renderer, "hi") == "^<user>hi>"
     assert pid not in pids(renderer)
+
+
+def interrupt_when_waiting(main: threading.Thread) -> None:
+    """Ctrl-C while the main thread waits for a helper."""
+    while sys._current_frames()[main.ident].f_code.co_name != "_await":
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def interrupts():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_answer_of_an_interrupted_rendering_is_never_that_of_the_next(renderer, interrupts):
+    renderer.start()
+    (pid,) = pids(renderer)
+    os.kill(pid, signal.SIGSTOP)
+    first, second = (TemplateInput([{"role": "user", "content": text}], None, True, False, {}) for text in ("1", "2"))
+    with ThreadPoolExecutor(1) as threads:
+        interrupting = threads.submit(interrupt_when_waiting, threading.main_thread())
+        with pytest.raises(KeyboardInterrupt):
+            renderer.render_now(first)
+        interrupting.result()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    assert renderer.render_now(second) == "^<user>2>"
 
 
 def test_helpers_that_cannot_start_are_a_server_error(renderer, monkeypatch):
