@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, assert_never
 
+import msgspec
+
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -49,11 +51,21 @@ class Sockets(Protocol):
 class ClientLink:
     """Connects the ports with the engine, which exists once workers are ready. Times are monotonic seconds."""
 
-    def __init__(self, ports: Sockets, failures: tuple[CoreFailure, ...], clock: Callable[[], float] = time.monotonic):
-        """`failures`: how former cores ended. `clock`: measures how long an iteration takes."""
+    def __init__(
+        self,
+        ports: Sockets,
+        failures: tuple[CoreFailure, ...],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        run: str = "",
+        model: str = "",
+    ):
+        """`failures`: how former cores ended. `clock`: measures how long an iteration takes. `run`, `model`: as in
+        Welcome."""
         self._ports = ports
         self._failures = failures
         self._clock = clock
+        self._run, self._model = run, model
         self._engine: EngineCore | None = None
         self._early: dict[bytes, None] = {}  # sent Hello before the engine existed
         self._sent_since_heartbeat: set[bytes] = set()
@@ -146,7 +158,8 @@ class ClientLink:
         known = client in engine.clients
         engine.add_client(client, now)
         engine.renew_lease(client, now)
-        self._send_one(client, welcome(engine, known, self._failures), now)
+        message = welcome(engine, known, self._failures)
+        self._send_one(client, msgspec.structs.replace(message, run=self._run, model=self._model), now)
 
     def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         """Handle one message; an error in it does not end the loop."""

@@ -18,6 +18,7 @@ from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
+from paged_serve.protocol.process.file_stamps import model_digest
 from paged_serve.protocol.process.lifecycle import LINGER_S, ChildProcess
 from paged_serve.protocol.process.supervisor_watch import SupervisorWatch
 from paged_serve.protocol.transport.channel import RouterChannel
@@ -47,7 +48,8 @@ class EngineProcess:
     def __init__(self, child: ChildProcess):
         self._child = child
         self._ports = ClientSockets(child)
-        self._clients = ClientLink(self._ports, child.core_failures)
+        run, model = os.path.basename(child.run_dir), model_digest(child.config, child.files)
+        self._clients = ClientLink(self._ports, child.core_failures, run=run, model=model)
         self._clock = LoopClock(time.monotonic())
         workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
             child.context,

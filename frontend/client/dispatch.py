@@ -25,6 +25,7 @@ from .streams.stream_table import StreamTable
 log = logging.getLogger(__name__)
 
 DEADLY = "the engine core died whenever it computed this request"
+OTHER_MODEL = "the server was started again with another model or other settings; send the request again"
 ISOLATION_TOKENS = 8  # times as many at each further death: a core may have been that much ahead of what we received
 MAX_ISOLATION_TOKENS = 512
 
@@ -153,6 +154,19 @@ class Dispatch:
         """Finish aborted requests: there is no core to confirm them."""
         for request in list(self.table.requests.values()):
             self._finish_aborted(request)
+
+    def server_is_new(self, former: Welcome, welcome: Welcome) -> None:
+        """Forget the cores of the former server at this address: the epochs of this one begin again.
+
+        Tokens of another model are not continued.
+        """
+        has_same_model = (welcome.model, welcome.arithmetic) == (former.model, former.arithmetic)
+        self._withheld = WithheldRequests()
+        for request in list(self.table.requests.values()):
+            request.resumed |= request.sent_epoch is not None
+            request.sent_epoch = None
+            if not has_same_model and any(stream.received for stream in request.streams):
+                self.table.fail(request, EngineDead(OTHER_MODEL))
 
     def core_is_new(self, welcome: Welcome, now: float) -> None:
         """Resend all unfinished requests to a new core, which has none; candidates wait for their turn."""

@@ -1,8 +1,7 @@
 """A client's side of the link to the engine core: handshake, leases, credits, restarts. Sans-I/O, under a given clock.
 
-The clients in async_client.py and sync_client.py feed it messages and the time, and flush its messages. A restart of
-the core appears as EngineFailed or as silence; the session then sends Hello again. A Welcome with a new epoch makes it
-resend every unfinished request, with the tokens it already has.
+Both clients feed it messages and the time, and flush its messages. A restart of the core appears as EngineFailed or as
+silence; the session then sends Hello again, and after Welcome every unfinished request, with the tokens it already has.
 """
 
 import logging
@@ -203,8 +202,7 @@ class ClientSession:
                 self.fail(EngineDead(f"the engine core refused this client: {message.reason}"))
             case _:
                 assert_never(message)
-        if self.abandoned:
-            self._abort_abandoned()
+        self._abort_abandoned()
         self._dispatch.end_turn_if_over()
 
     def silence(self, now: float) -> float:
@@ -271,6 +269,9 @@ class ClientSession:
             self._frames = 0
 
     def _welcome(self, message: Welcome) -> None:
+        if (former := self.limits) is not None and message.run != former.run:
+            self._dispatch.server_is_new(former, message)
+            self.limits = None
         if self.limits is not None and message.epoch < self.limits.epoch:
             return  # of a dead core, received after that of its successor
         same = self.limits is not None and self.limits.epoch == message.epoch
@@ -295,6 +296,5 @@ class ClientSession:
 
     def _abort_abandoned(self) -> None:
         while self.abandoned:
-            request = self.abandoned.popleft()
-            self.abort(request)
+            self.abort(request := self.abandoned.popleft())
             self.table.drop_undelivered(request)

@@ -154,6 +154,8 @@ class Welcome(Message, frozen=True):
     embedding_size: Count = 0  # columns of `embed` and `token_embed`; 0: no embeddings
     num_labels: Count = 0  # columns of `classify` and `token_classify`
     eos_token_ids: TokenIds = ()  # the tokens that end a sequence: those of the model and of its tokenizer
+    run: ShortText = ""  # of the server: another one at the same address has another name, and its own epochs
+    model: ShortText = ""  # a digest of the model's files and settings
 
 
 class TokenColumns(Record, frozen=True):

@@ -4,11 +4,15 @@ The supervisor takes the stamps before it starts the first process. A process th
 and after, so that no change in between escapes it.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from ..errors import ConfigError
+from ..messages.config import Config
 from ..messages.control import FileStamp
 
 
@@ -35,6 +39,12 @@ def check_unchanged(stamps: Iterable[FileStamp]) -> None:
                 f"{stamp.path} was {change} after the server had started: a process that reads it now would give other "
                 "results than those before it. Start the server again"
             )
+
+
+def model_digest(config: Config, stamps: Iterable[FileStamp]) -> str:
+    """Differs between servers if their files or settings of the model do."""
+    settings = msgspec.json.encode((tuple(stamps), config.model, config.cache.kv_cache_dtype))
+    return hashlib.sha256(settings).hexdigest()[:32]
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from paged_serve.protocol.messages.engine_core import (
     Welcome,
 )
 from paged_serve.protocol.messages.sampling_params import SamplingParams
+from paged_serve.protocol.process.file_stamps import model_digest
 from paged_serve.protocol.transport.authentication import read_secret
 from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
@@ -200,10 +201,12 @@ def test_a_repeated_hello_is_answered_with_whether_the_client_is_known(harness, 
         link.send(handshake_hello("client", 0, 0))
         while not isinstance(message := link.receive(60), Welcome):
             assert message is not None
-        welcomes.append(message.known)
+        welcomes.append(message)
     link.close()
     context.term()
-    assert welcomes == [False, True]
+    assert [message.known for message in welcomes] == [False, True]
+    assert {message.run for message in welcomes} == {os.path.basename(harness.run_dir)}
+    assert {message.model for message in welcomes} == {model_digest(config(), ())}
 
 
 def test_an_isolation_turn_waits_until_the_supervisor_has_recorded_it(run_dir, ranks):

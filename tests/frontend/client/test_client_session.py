@@ -7,6 +7,7 @@ from paged_serve.protocol.errors import EngineDead, InvalidRequest, ProtocolErro
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     ClientHeartbeat,
+    CoreFailure,
     EngineCoreRequest,
     EngineFailed,
     EngineHeartbeat,
@@ -18,7 +19,7 @@ from paged_serve.protocol.messages.engine_core import (
     UtilityResult,
     Welcome,
 )
-from paged_serve.protocol.messages.message import Hello, unpack_ids
+from paged_serve.protocol.messages.message import Hello, pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 from ..fake_core import LIMITS, output
@@ -121,6 +122,39 @@ def test_requests_are_not_sent_twice_to_the_same_core_after_a_silence():
     link.pass_time(3.0, heartbeats=False)
     link.receive(Welcome(1, **LIMITS))
     assert EngineCoreRequest not in link.kinds()
+
+
+@pytest.mark.parametrize("epoch", [0, 3, 4], ids=["lower", "equal", "higher"])
+def test_another_server_at_the_address_gets_every_request_whatever_its_epoch(epoch):
+    link = Link(welcome=False)
+    link.receive(Welcome(3, **LIMITS, run="first", model="m"))
+    begun, waiting = (link.session.submit([p], PARAMS) for p in (1, 2))
+    link.receive(output(3, 1, 0, [5, 6]))
+    link.receive(EngineFailed("gone"))
+    link.new()
+    failures = (CoreFailure(3, 0),)  # of this server: they do not concern the requests of the other
+    link.receive(Welcome(epoch, **LIMITS, known=False, failures=failures, run="second", model="m"))
+    assert link.session.ready
+    sent = [message for message in link.new() if isinstance(message, EngineCoreRequest)]
+    assert [(m.request_id, m.resume_token_ids, m.resumed) for m in sent] == [
+        (1, (pack_ids([5, 6]),), True),
+        (2, (), True),
+    ]
+    link.receive(output(epoch, 1, 2, [7], FinishReason.STOP))
+    assert begun.streams[0].received.tolist() == [5, 6, 7]
+    assert (begun.num_unfinished, waiting.num_unfinished) == (0, 1)
+
+
+def test_tokens_of_another_model_are_not_continued():
+    link = Link(welcome=False)
+    link.receive(Welcome(0, **LIMITS, run="first", model="m"))
+    begun, waiting = (link.session.submit([p], PARAMS) for p in (1, 2))
+    link.receive(output(0, 1, 0, [5, 6]))
+    link.new()
+    link.receive(Welcome(0, **LIMITS, known=False, run="second", model="another"))
+    assert "another model" in str(begun.error)
+    assert waiting.error is None
+    assert [m.request_id for m in link.new() if isinstance(m, EngineCoreRequest)] == [2]
 
 
 def test_a_new_core_gets_every_unfinished_request_with_what_was_received():
