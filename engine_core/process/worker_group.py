@@ -47,6 +47,7 @@ class Load:
 
 
 EXTENSION_FACTOR = 8.0  # factor of the deadline for workers that are visibly running
+LOOK_AGAIN_S, MOST_LOOKS = 0.02, 50  # at workers that sleep: their answer may be unread
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class WorkerGroup:
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # number and tokens of each step
     _working_since: float = 0.0
     _deadline_factor: float = 1.0  # factor of the current step's deadline
+    _num_looks: int = 0  # at workers that sleep although the step is late
+    _all_is_received: bool = False  # what they had sent by the last look
 
     def rank_of(self, peer: bytes) -> int | None:
         """The rank of `peer`; None for an unknown peer and for ranks of a former group."""
@@ -181,6 +184,18 @@ class WorkerGroup:
         self._deadline_factor = EXTENSION_FACTOR
         return True
 
+    def look_again(self, is_receiving: bool) -> bool:
+        """Postpone the deadline of workers that sleep until what they have sent is read; False if it has been.
+
+        `is_receiving`: it may not even have been received yet.
+        """
+        self._num_looks += 1
+        if self._all_is_received or self._num_looks > MOST_LOOKS:
+            return False
+        self._all_is_received = not is_receiving
+        self._working_since += LOOK_AGAIN_S
+        return True
+
     @property
     def deadline(self) -> float:
         """The time by which the current step must be answered; infinity without one."""
@@ -199,6 +214,7 @@ class WorkerGroup:
 
     def _begin_step(self, now: float) -> None:
         self._working_since, self._deadline_factor = now, 1.0
+        self._num_looks, self._all_is_received = 0, False
 
     def fail(self, reason: str) -> None:
         """Mark the group as lost."""

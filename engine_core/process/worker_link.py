@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, FromWorkerTier, TierContents, ToWorkerTier
 from paged_serve.protocol.messages.message import MAX_LONG_TEXT, Hello, Refused
-from paged_serve.protocol.process.lifeline import is_at_work
+from paged_serve.protocol.process.lifeline import is_at_work, is_receiving
 from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, SECONDS_PER_ITERATION
 
 from ..engine.engine import EngineCore
@@ -55,8 +55,10 @@ class WorkerLink:
         report: Callable[[control.FromChild], bool],
         note: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        is_receiving: Callable[[], bool] = is_receiving,
     ):
         self._clock = clock  # measures how long an iteration takes
+        self._is_receiving = is_receiving
         self._channel = channel
         self._config = config
         self._report = report
@@ -129,13 +131,18 @@ class WorkerLink:
                 self._send_to_all(message)
 
     def check_deadline(self, now: float) -> None:
-        """Lose a group whose step is late: at once if all its threads sleep, later if some are running."""
+        """Lose a group whose step is late: soon if all its threads sleep, later if some are running.
+
+        One look does not tell: a worker that waited for a core may have just sent its answer, and sleep again.
+        """
         if self.is_ready and (late := self.group.late_load(now)):
             self.lose(late)
             return
         if now < self.group.deadline:
             return
         at_work = any(map(is_at_work, self.group.pids.values()))
+        if not at_work and self.group.look_again(self._is_receiving()):
+            return
         if at_work and self.group.extend_deadline() and now < self.group.deadline:
             return
         self.times.was_late()

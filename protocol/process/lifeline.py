@@ -8,6 +8,8 @@ import fcntl
 import os
 import signal
 
+RECEIVING_THREADS = "ZMQbg/IO"  # libzmq's name of those that read sockets
+
 _write_ends: dict[int, int] = {}  # descriptor -> inode of its pipe: the number may have been reused since
 
 
@@ -69,6 +71,11 @@ def is_at_work(pid: int, names: str = "") -> bool:
         return False
     found = (_name_and_state(f"/proc/{pid}/task/{thread}/stat") for thread in threads)
     return any(state in ("R", "D") and name.startswith(names) for name, state in found)
+
+
+def is_receiving() -> bool:
+    """Whether messages that were sent to this process before may still be unread by its threads for sockets."""
+    return is_at_work(os.getpid(), RECEIVING_THREADS)
 
 
 def _name_and_state(path: str) -> tuple[str, str]:

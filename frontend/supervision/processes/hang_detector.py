@@ -1,10 +1,8 @@
 """Finds children that are alive but hang: silent for too long. A child's loop sends a heartbeat every 250 ms."""
 
-import os
 from collections.abc import Callable, Collection
-from functools import partial
 
-from paged_serve.protocol.process.lifeline import is_at_work
+from paged_serve.protocol.process.lifeline import is_receiving
 
 from .child import Child, ChildState
 
@@ -12,16 +10,15 @@ HANG_S = 5.0  # a ready core or frontend hangs when it is silent for so long
 ASLEEP_S = 1.5  # the same when all its threads sleep at two looks: none computes, or waits for a core or a disk
 HALTED_S = 0.5  # the same for a process stopped by a signal: two heartbeats
 SLEPT_S = 1.5  # a check so late means that the supervisor itself did not run
-RECEIVING_THREADS = "ZMQbg/IO"  # libzmq's name of those that read sockets
 
 
 class HangDetector:
     """Checks all children once per iteration of the loop. Times are `time.monotonic` seconds."""
 
-    def __init__(self, step_timeout_s: float, now: float, is_receiving: Callable[[], bool] | None = None):
-        """`is_receiving`: whether messages that were sent before may still arrive; by default asks the kernel."""
+    def __init__(self, step_timeout_s: float, now: float, is_receiving: Callable[[], bool] = is_receiving):
+        """`is_receiving`: whether messages that were sent before may still arrive."""
         self._step_timeout_s = step_timeout_s
-        self.is_receiving = is_receiving or partial(is_at_work, os.getpid(), RECEIVING_THREADS)
+        self.is_receiving = is_receiving
         self._last_look = now
 
     def find_hanging(self, children: Collection[Child], now: float) -> list[Child]:

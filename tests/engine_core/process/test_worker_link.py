@@ -1,5 +1,7 @@
 """The core's side of the link to the workers: a message that violates the protocol ends only its worker group."""
 
+import subprocess
+
 import pytest
 
 from paged_serve.engine_core.process.worker_group import GroupState
@@ -12,6 +14,7 @@ from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded, LoadAdapter
 from paged_serve.protocol.messages.message import pack_ids
+from paged_serve.protocol.process.lifeline import is_at_work
 
 
 class Clock:
@@ -26,9 +29,16 @@ class Clock:
 
 class LinkHarness:
     def __init__(self, ranks=1):
-        self.channel, self.reports = SimulatedChannel(), []
+        self.channel, self.reports, self.is_receiving = SimulatedChannel(), [], False
         config = ParallelConfig(tensor_parallel_size=ranks)
-        self.link = WorkerLink(self.channel, config, lambda report: self.reports.append(report) or True, len, Clock())
+        self.link = WorkerLink(
+            self.channel,
+            config,
+            lambda report: self.reports.append(report) or True,
+            len,
+            Clock(),
+            lambda: self.is_receiving,
+        )
         self.ranks = ranks
 
     def deliver(self, rank, *messages):
@@ -132,3 +142,42 @@ def test_a_load_that_takes_longer_than_any_step_may_ends_the_group():
     assert harness.link.is_ready
     harness.link.check_deadline(6.1 + longest_s)
     assert harness.reason == "LoRA adapter 'b' is not loaded after 300 s"
+
+
+@pytest.fixture
+def sleeper():
+    """A process that sleeps, as a worker does that has sent its answer."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        while is_at_work(process.pid):
+            pass
+        yield process.pid
+        process.kill()
+
+
+def test_an_answer_that_lies_unread_at_the_deadline_loses_no_worker(sleeper):
+    harness = LinkHarness().bring_up()
+    group, longest_s = harness.link.group, harness.link.times.longest_s
+    group.pids[0] = sleeper
+    for step, is_receiving in ((1, False), (2, True)):
+        harness.is_receiving = is_receiving
+        began = 1000.0 * step
+        group.step_sent(step, 5, began)
+        for late_s in (0.01, 0.04, 0.07)[: 1 + 2 * is_receiving]:  # as long as the threads for sockets are at work
+            harness.link.check_deadline(began + longest_s + late_s)
+            assert harness.link.is_ready
+        assert harness.deliver(0, answer(step)) == [answer(step)]
+
+
+@pytest.mark.parametrize("is_receiving", [False, True])
+def test_workers_that_sleep_without_an_answer_are_lost_soon_after_the_deadline(sleeper, is_receiving):
+    harness = LinkHarness().bring_up()
+    harness.is_receiving = is_receiving
+    group, longest_s = harness.link.group, harness.link.times.longest_s
+    group.pids[0] = sleeper
+    group.step_sent(1, 5, 0.0)
+    while harness.link.is_ready:
+        now = group.deadline
+        assert now < longest_s + 1.1
+        harness.link.check_deadline(now)
+    assert "all its threads sleep" in harness.reason
+    assert is_receiving or now < longest_s + 0.1

@@ -12,10 +12,9 @@ from paged_serve.frontend.supervision.processes.hang_detector import (
     ASLEEP_S,
     HALTED_S,
     HANG_S,
-    RECEIVING_THREADS,
     HangDetector,
 )
-from paged_serve.protocol.process.lifeline import is_at_work
+from paged_serve.protocol.process.lifeline import RECEIVING_THREADS, is_at_work
 
 from .fake_child_state import FakeChild
 from .running_supervisor import WITHIN_S
