@@ -75,6 +75,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_norm: bool = False  # Llama 4: whether queries and keys are normalised
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0
+    stream_multiplier: float = 1.0  # MiniMax-Text-01: of the residual stream
     attention_multiplier: Annotated[float, Meta(gt=0)] | None = None
     attn_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None
     final_logit_softcapping: Annotated[float, Meta(gt=0)] | None = None

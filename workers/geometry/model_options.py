@@ -86,3 +86,4 @@ class Multipliers:
     logits: float = 1.0
     scores: float | None = None  # of attention scores; None: 1 / sqrt(head_dim)
     parts: PartMultipliers | None = None  # of layers with attention and a recurrence in parallel
+    stream: float = 1.0  # of the residual stream, by which `residual` is divided; where norms replace the stream

@@ -34,7 +34,7 @@ class Assembly:
         self._attention_backend, self._ops = backend.attention(heads), backend.ops(heads)
         self._vocabulary = VocabularyReader(reader)
         recurrent_parts = RecurrentParts(reader)
-        self._recurrent = RecurrentReader(reader, recurrent_parts)
+        self._recurrent = RecurrentReader(reader, recurrent_parts, self._ops)
         self._attention = AttentionReader(reader, recurrent_parts, self._ops, self._attention_backend)
         self._latent_attention = LatentReader(reader, self._ops, self._attention_backend)
         self._feed_forward = FeedForwardReader(reader, self._ops)

@@ -76,6 +76,7 @@ from .families.mellum import MELLUM
 from .families.mimo_v2 import MIMO_V2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
+from .families.minimax import MINIMAX
 from .families.minimax_m2 import MINIMAX_M2
 from .families.ministral import MINISTRAL
 from .families.ministral3 import MINISTRAL3
@@ -223,6 +224,7 @@ FAMILIES = (
     FALCON_MAMBA,
     JAMBA,
     FALCON_H1,
+    MINIMAX,
     MINIMAX_M2,
     ERNIE4_5,
     ERNIE4_5_MOE,

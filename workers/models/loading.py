@@ -38,6 +38,7 @@ from .readers.latent_checks import check_latent
 from .readers.layer_reader import LayerReader
 from .readers.pooling_reader import label_layers, pooling_head
 from .registry import read_geometry
+from .residual_norm_decoder import ResidualNormAssembly
 from .transformers_impl.choice import is_for_transformers, refusals_named
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,8 @@ def _of_transformers(
 
 
 def _assembly(family: Family) -> type[Assembly]:
+    if family.has_residual_norms:
+        return ResidualNormAssembly
     if not family.is_bidirectional:
         return PostNormAssembly if family.is_post_norm else Assembly
     return EncoderAssembly if family.is_post_norm else PreNormEncoderAssembly

@@ -17,7 +17,7 @@ NIGHTLY = [
     pytest.param(name, marks=pytest.mark.nightly)
     for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms", "qwen3.5-moe", "olmo-hybrid", "kimi-linear")
 ]
-VARIANTS = ["mamba2", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
+VARIANTS = ["mamba2", "minimax", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model
 
 
@@ -96,8 +96,11 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
     assert (found - exact).square().mean(1).median() < (theirs - exact).square().mean(1).median()
 
 
+PACKED = ("granite4", "minimax", "qwen3.5", "nemotron-h", "jamba", "mamba-biased", "falcon-h1")
+
+
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("variant", ["granite4", "qwen3.5", "nemotron-h", "jamba", "mamba-biased", "falcon-h1"])
+@pytest.mark.parametrize("variant", PACKED)
 def test_packed_weights_of_an_earlier_start_have_the_same_bits(variant, quantization, tmp_path, make_pool):
     if (pool := make_pool()) is None:
         pytest.skip("the kernels are not built")

@@ -9,6 +9,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ...geometry.geometry import Geometry
 from ...geometry.recurrent.gated_delta import GatedDeltaLayer
+from ...geometry.recurrent.lightning import LightningLayer
 from ...geometry.recurrent.mamba1 import Mamba1Layer
 from ...geometry.recurrent.mamba2 import Mamba2Layer
 from ...geometry.recurrent.recurrent import Recurrent
@@ -99,6 +100,8 @@ def recurrent_kernels(geometry: Geometry) -> list[Kernel]:
 def check_recurrent(geometry: Geometry) -> None:
     """Raises ConfigError naming a size without a kernel. Others are checked when config.json is read."""
     for kind in filter(None, dict.fromkeys(geometry.recurrent)):
+        if isinstance(kind, LightningLayer):
+            raise ConfigError("lightning attention has no CUDA kernels; use --device cpu")
         assert isinstance(kind, ShortConvolution | Mamba1Layer | Mamba2Layer | GatedDeltaLayer), kind
         if isinstance(kind, GatedDeltaLayer) and kind.rank:
             raise ConfigError("Kimi delta attention has no CUDA kernels; use --device cpu")

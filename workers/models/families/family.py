@@ -186,6 +186,7 @@ class Family:
     usual_max_len: int | None = None  # the default of max_model_len, for families without a limit on positions
     latent: Callable[[HFConfig], Latent | None] = no_latent  # the sizes of latent attention; raises ConfigError
     is_bidirectional: bool = False  # an encoder
+    has_residual_norms: bool = False  # a decoder whose norms replace the residual stream
     is_post_norm: bool = False  # layers normalise after each addition instead of before attention and feed-forward
     reaches: Callable[[HFConfig], tuple[int, ...]] = none_in_any_layer  # encoders, per layer; see Geometry
     label_pooling: LabelPooling | None = None  # None: scores are of an encoder's first token, a decoder's last

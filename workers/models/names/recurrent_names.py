@@ -61,6 +61,17 @@ class GatedDeltaNames:
         return self.query_convolution, self.key_convolution, self.value_convolution
 
 
+@dataclass(frozen=True, slots=True)
+class LightningNames:
+    """Likewise."""
+
+    into: str = "model.layers.{}.self_attn.qkv_proj"  # of each head its query, its key and its value
+    gates: str = "model.layers.{}.self_attn.output_gate"
+    norm: str = "model.layers.{}.self_attn.norm.weight"
+    output: str = "model.layers.{}.self_attn.out_proj"
+
+
 MAMBA1_NAMES = Mamba1Names()
 MAMBA2_NAMES = Mamba2Names()
 GATED_DELTA_NAMES = GatedDeltaNames()
+LIGHTNING_NAMES = LightningNames()

@@ -8,9 +8,11 @@ from typing import Any
 from ...checkpoint.text_part import names_in
 from .recurrent_names import (
     GATED_DELTA_NAMES,
+    LIGHTNING_NAMES,
     MAMBA1_NAMES,
     MAMBA2_NAMES,
     GatedDeltaNames,
+    LightningNames,
     Mamba1Names,
     Mamba2Names,
 )
@@ -160,6 +162,7 @@ class WeightNames:
     mamba1: Mamba1Names = MAMBA1_NAMES
     mamba2: Mamba2Names = MAMBA2_NAMES
     gated_delta: GatedDeltaNames = GATED_DELTA_NAMES
+    lightning: LightningNames = LIGHTNING_NAMES
     layer_inputs: LayerInputNames = LayerInputNames()
     altup: AltUpNames = AltUpNames()
     sinks: str = ""  # a vector with one sink per head; "": no sinks
@@ -214,7 +217,7 @@ class WeightNames:
 
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
-        recurrent = ("mamba1", "mamba2", "gated_delta", "recurrent_norms")
+        recurrent = ("mamba1", "mamba2", "gated_delta", "lightning", "recurrent_norms")
         names = ("experts", "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}

@@ -9,8 +9,8 @@ from torch import Tensor
 from ....geometry.recurrent.gated_delta import GatedDeltaLayer
 from ....layers.linear import Linear
 from ....layers.recurrent.weights import GatedDelta, GatedNorm
-from ....mixers.gated_delta import GatedDeltaMixer, KimiDeltaMixer
 from ....mixers.mixer import Mixer
+from ....mixers.recurrent.gated_delta import GatedDeltaMixer, KimiDeltaMixer
 from ...matrix_rows import Rows, Span, rows_of
 from ..layer_reader import LayerReader
 from .mamba2_reader import joined_spans

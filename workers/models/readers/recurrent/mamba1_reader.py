@@ -9,8 +9,8 @@ from ....geometry.recurrent.mamba1 import Mamba1Layer
 from ....layers.recurrent.keeping import KeepingSelectiveScan
 from ....layers.recurrent.recurrences import SelectiveScan
 from ....layers.recurrent.weights import Mamba1, PartNorms
-from ....mixers.mamba1 import Mamba1Mixer
 from ....mixers.mixer import Mixer
+from ....mixers.recurrent.mamba1 import Mamba1Mixer
 from ...matrix_rows import Rows, Span
 from ..layer_reader import LayerReader
 from .recurrent_parts import RecurrentParts

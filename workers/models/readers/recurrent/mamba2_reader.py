@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from ....geometry.recurrent.mamba2 import Mamba2Layer
 from ....layers.recurrent.weights import GatedNorm, Mamba2
-from ....mixers.mamba2 import Mamba2Mixer
-from ....mixers.norm_gate import Gate, NormGate
+from ....mixers.recurrent.mamba2 import Mamba2Mixer
+from ....mixers.recurrent.norm_gate import Gate, NormGate
 from ...matrix_rows import Rows, Span
 from ..layer_reader import LayerReader
 from .recurrent_parts import RecurrentParts

@@ -8,9 +8,9 @@ from torch import Tensor
 from ....geometry.recurrent.multipliers import PartMultipliers
 from ....layers.ops import Ops
 from ....mixers.attention import Attention
-from ....mixers.mamba2 import Mamba2Mixer
 from ....mixers.mixer import Mixer
 from ....mixers.parallel_mixer import ParallelMixer
+from ....mixers.recurrent.mamba2 import Mamba2Mixer
 from ...projected import ScaledLinear
 from ..layer_reader import LayerReader
 

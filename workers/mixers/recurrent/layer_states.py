@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..geometry.recurrent.columns import conv_bytes
+from ...geometry.recurrent.columns import conv_bytes
 
 
 def layer_states(states: Tensor, width: int, channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

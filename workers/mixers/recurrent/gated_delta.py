@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..geometry.recurrent.gated_delta import GatedDeltaLayer
-from ..layers.linear import Linear
-from ..layers.recurrent.recurrences import Recurrences
-from ..layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm
+from ...geometry.recurrent.gated_delta import GatedDeltaLayer
+from ...layers.linear import Linear
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm
+from ..mixer import GroupStep
 from .layer_states import layer_states
-from .mixer import GroupStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

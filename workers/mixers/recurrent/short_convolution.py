@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..layers.linear import Linear
-from ..layers.recurrent.recurrences import Recurrences
-from ..layers.recurrent.weights import CausalConv
-from .mixer import GroupStep
+from ...layers.linear import Linear
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import CausalConv
+from ..mixer import GroupStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

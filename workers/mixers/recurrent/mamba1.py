@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..geometry.recurrent.mamba1 import Mamba1Layer
-from ..layers.linear import Linear
-from ..layers.recurrent.recurrences import Recurrences, SelectiveScan
-from ..layers.recurrent.weights import CausalConv, Mamba1, PartNorms
+from ...geometry.recurrent.mamba1 import Mamba1Layer
+from ...layers.linear import Linear
+from ...layers.recurrent.recurrences import Recurrences, SelectiveScan
+from ...layers.recurrent.weights import CausalConv, Mamba1, PartNorms
+from ..mixer import GroupStep
 from .layer_states import layer_states
-from .mixer import GroupStep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..geometry.recurrent.mamba2 import Mamba2Layer
-from ..layers.linear import Linear
-from ..layers.recurrent.recurrences import Recurrences
-from ..layers.recurrent.weights import CausalConv, Mamba2
+from ...geometry.recurrent.mamba2 import Mamba2Layer
+from ...layers.linear import Linear
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import CausalConv, Mamba2
+from ..mixer import GroupStep
 from .layer_states import layer_states
-from .mixer import GroupStep
 from .norm_gate import Gate
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..distributed.tensor_parallel import TensorParallelGroup
-from ..layers.recurrent.recurrences import Recurrences
-from ..layers.recurrent.weights import GatedNorm
+from ...distributed.tensor_parallel import TensorParallelGroup
+from ...layers.recurrent.recurrences import Recurrences
+from ...layers.recurrent.weights import GatedNorm
 
 Gate = Callable[[Tensor, Tensor], Tensor]  # outputs, gates -> gated: [tokens, size] of one rank; gates may be strided
 
