@@ -46,6 +46,7 @@ class AdapterUse:
     used: int = 0  # when a user last came or left, counted in such events
     opened: int = 0  # when it was last loaded or reopened, counted likewise
     is_closing: bool = False  # another adapter is next: new sequences are held, and the users run to their end
+    returning: set[Sequence] = field(default_factory=set)  # its users when it was closing and the workers were lost
     is_candidate: bool = False  # workers died while they loaded it
     left_step: int | None = None  # a step not before the last one with a row of it; only while it has no user
     answered: set[int] = field(default_factory=set)  # ranks

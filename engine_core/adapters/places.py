@@ -3,7 +3,8 @@
 Adapters get places in the order in which they were first wanted. A place is free, or that of the adapter without
 sequences that was used least recently. If every adapter has sequences, one is closed for each adapter that waits, the
 longest loaded first: its sequences run to their end, new ones wait for its next turn. So none waits forever, however
-many sequences the others receive, and requests for the base model never wait for an adapter.
+many sequences the others receive and however often workers are lost, and requests for the base model never wait for an
+adapter.
 
 A crash of the workers while they load an adapter makes it a candidate: it is loaded again alone, without any steps in
 flight. If the workers crash again, it is refused. Candidates of worker_poison.py run while nothing is loaded, for the
@@ -63,6 +64,7 @@ class AdapterPlaces:
         """`sequence` has ended, or its client is paused: it does not need its place."""
         if sequence.request.adapter is not None and (use := self.uses.get(sequence.request.adapter.digest)) is not None:
             use.users.discard(sequence)
+            use.returning.discard(sequence)
             use.used = self._tick()
 
     def remove_held(self, sequence: Sequence) -> bool:
@@ -145,21 +147,25 @@ class AdapterPlaces:
         else:
             use.fire(AdapterEvent.SUCCEED)
             use.opened = use.used = self._tick()
+            use.is_closing, use.users = bool(use.returning), use.users | use.returning
+        use.returning.clear()
         use.is_candidate = False
         return use
 
     def workers_lost(self, *, from_outside: bool) -> list[AdapterUse]:
         """All places are empty; returns the adapters that are refused, because workers crash whenever they load them.
 
-        The caller puts all sequences into the queue again. Adapters that had a place are the first to have one again.
+        The caller puts all sequences into the queue again. Adapters that used a place are the first to have one again.
         """
         refused: list[AdapterUse] = []
-        had_place = [use for use in self._places.values() if use is not None and (use.users or use.held)]
+        placed = [use for use in self._places.values() if use is not None]
+        had_place = [use for use in placed if use.users or (use.held and use.state is AdapterState.LOADING)]
         had_place.sort(key=lambda use: use.opened)
         for use in self.uses.values():
             if use.state is AdapterState.LOADING and not from_outside:
                 refused += [use] if use.is_candidate else []
                 use.is_candidate = True
+            use.returning |= use.users if use.is_closing else set()
             use.fire(AdapterEvent.WORKERS_LOST)
             use.users.clear()
         self._places = dict.fromkeys(self._places)
@@ -244,6 +250,7 @@ class AdapterPlaces:
             name = use.adapter.name
             assert not (use.users and use.state is not AdapterState.LOADED), f"rows of adapter {name!r} have no place"
             assert all(each.request.place == use.place for each in use.users), f"adapter {name!r}: another place"
+            assert use.returning <= set(use.held), f"adapter {name!r} is kept for a sequence that does not wait"
             states = {each.state for each in (*use.users, *use.held)}
             assert SequenceState.FINISHED not in states, f"adapter {name!r} is kept for a sequence that has ended"
             waits = use.state is AdapterState.LOADING or use in self._wanted

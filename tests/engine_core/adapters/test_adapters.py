@@ -104,6 +104,21 @@ def test_a_busy_adapter_does_not_keep_its_place_from_others(drive):
     assert all(stream in driver.ends for stream in later)
 
 
+def test_a_busy_adapter_keeps_its_place_no_longer_when_workers_are_replaced(drive):
+    """Only the requests that it had when B came run before B, however often they begin again."""
+    driver = drive(max_loras=1, max_num_seqs=4)
+    driver.add(5, max_tokens=6, adapter=A)
+    driver.step(2)
+    other, later = driver.add(5, max_tokens=2, adapter=B), []
+    for _ in range(6):
+        replace_workers(driver, from_outside=True)
+        later.append(driver.add(5, max_tokens=6, adapter=A))
+        driver.step(3)
+    assert other in driver.ends
+    driver.run()
+    assert all(stream in driver.ends for stream in later)
+
+
 def test_an_adapter_that_is_closed_for_another_opens_again_when_that_is_aborted(drive):
     driver = drive(max_loras=1)
     driver.add(5, max_tokens=30, adapter=A)
