@@ -17,8 +17,8 @@ _SETS = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "allowed_
 def seed_of(message: EngineCoreRequest, server_seed: int, vocab_size: int) -> int:
     """The given seed, or one derived from the server's seed and the request, so that a repetition is identical."""
     params = message.sampling_params
-    if params.seed is not None and params.seed >= 0:
-        return params.seed
+    if params.seed is not None and params.seed != -1:
+        return params.seed if params.seed >= 0 else _positive_int63(_digest(f"seed {params.seed}"))
     digest = hashlib.sha256(server_seed.to_bytes(8, "little"))
     digest.update(_encode(_contents(params, vocab_size)))
     digest.update(message.prompt_token_ids)
@@ -29,7 +29,7 @@ def sequence_seed(seed: int, index: int) -> int:
     """The seed of sequence `index`. The first has the request's seed, so it equals the output with n=1."""
     if index == 0:
         return seed
-    return _positive_int63(hashlib.sha256(f"sequence {index} of seed {seed}".encode()).digest())
+    return _positive_int63(_digest(f"sequence {index} of seed {seed}"))
 
 
 def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
@@ -59,6 +59,10 @@ def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
 
 def _unique(entries: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted(set(entries)))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _positive_int63(digest: bytes) -> int:

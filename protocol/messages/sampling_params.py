@@ -24,7 +24,7 @@ MAX_BAD_WORD_TOKENS = 256
 MAX_STOP_TOKEN_IDS = 1024
 MAX_ALLOWED_TOKEN_IDS = 1 << 18  # about the largest vocabularies
 MAX_TOKENS = 2**31 - 1
-MAX_SEED = 2**63 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
 GREEDY_BELOW = 1e-5  # a lower temperature means argmax
 
 
@@ -56,7 +56,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "repetition_penalty": (0, 100),
-    "seed": (-1, MAX_SEED),
+    "seed": (MIN_SEED, MAX_SEED),
     "max_tokens": (1, MAX_TOKENS),
     "min_tokens": (0, MAX_TOKENS),
     "logprobs": (-1, MAX_TOKEN_ID),

@@ -199,6 +199,18 @@ def test_a_request_without_a_seed_gives_the_same_output_when_repeated(drive):
     assert outputs[0] != outputs[3]
 
 
+def test_a_negative_seed_is_a_seed_of_its_own_except_minus_one(drive):
+    outputs = []
+    for prompt, seed in (([5, 6], -2), ([5, 6], -2), ([5, 6], 2), ([5, 6], -(2**63)), ([5, 6], -1), ([5, 6], None)):
+        driver = drive()
+        stream = driver.add(prompt, max_tokens=10, seed=seed)
+        driver.run()
+        outputs.append(tuple(driver.tokens[stream]))
+    assert outputs[0] == outputs[1]
+    assert outputs[4] == outputs[5]
+    assert len(set(outputs)) == 4
+
+
 def test_the_order_of_biases_does_not_change_the_output(drive):
     outputs = []
     for biases in ({5: 1.0, 6: 2.0}, {6: 2.0, 5: 1.0}, {5: 2.0, 6: 1.0}):

@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.sampling_params import (
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_TOKENS,
+    MIN_SEED,
 )
 
 from ....text.beam_search import MAX_LENGTH_PENALTY
@@ -53,7 +54,7 @@ DrySequenceBreakers = Annotated[
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0, le=100)]
-Seed = Annotated[int, Meta(ge=-1, le=MAX_SEED, description="-1: no seed")]
+Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED, description="-1: no seed")]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 MaxTokensOrNone = Annotated[int, Meta(ge=0, le=MAX_TOKENS, description="0 is allowed only with echo")]
 ThinkingTokenBudget = Annotated[

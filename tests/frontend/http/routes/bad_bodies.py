@@ -105,7 +105,7 @@ BAD = [
     (C, completion(presence_penalty=3), "presence_penalty", "expected float <= 2.0"),
     (C, completion(frequency_penalty=-3), "frequency_penalty", "expected float >= -2.0"),
     (C, completion(repetition_penalty=0), "repetition_penalty", "expected float > 0"),
-    (C, completion(seed=-2), "seed", "expected int >= -1"),
+    (C, completion(seed=-(2**63) - 1), "seed", "seed is -9223372036854775809"),
     (C, completion(seed=2**63), "seed", "seed is 9223372036854775808"),
     (C, completion(seed=10**40), "seed", "seed"),
     (C, completion(min_tokens=-1), "min_tokens", "expected int >= 0"),
