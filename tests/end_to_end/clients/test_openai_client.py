@@ -183,15 +183,17 @@ def test_logprobs_of_named_tokens_equal_those_of_the_top_tokens(client):
     named = {"logprob_token_ids": [int(name.removeprefix("token_id:")) for name in names]}
     found = client.completions.create(**asked, extra_body=by_id | named).choices[0].logprobs
     assert found.top_logprobs[0] == {name: whole[0][name] for name in [found.tokens[0], *names]}
+    assert client.completions.create(**asked, logprobs=1, extra_body=by_id | named).choices[0].logprobs == found
     talk = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "temperature": 0}
     best = client.chat.completions.create(**talk, logprobs=True, top_logprobs=20, extra_body=by_id).choices[0].logprobs
     likely = best.content[0].top_logprobs[5:8]
     named = {"logprob_token_ids": [int(entry.token.removeprefix("token_id:")) for entry in likely]}
     chosen = client.chat.completions.create(**talk, extra_body=by_id | named).choices[0].logprobs
     assert chosen.content[0].top_logprobs == likely
-    for more in ({"logprobs": False}, {"logprobs": True, "top_logprobs": 2}):
-        with pytest.raises(openai.BadRequestError, match="leave both out"):
-            client.chat.completions.create(**talk, **more, extra_body=named)
+    given = client.chat.completions.create(**talk, logprobs=True, top_logprobs=2, extra_body=by_id | named)
+    assert given.choices[0].logprobs == chosen
+    with pytest.raises(openai.BadRequestError, match="logprobs is false; set it to true"):
+        client.chat.completions.create(**talk, logprobs=False, extra_body=named)
     with pytest.raises(openai.BadRequestError, match="logprob_token_ids names token 5000"):
         client.completions.create(**asked, extra_body={"logprob_token_ids": [5000]})
 

@@ -164,6 +164,7 @@ class SamplingFields(Sampling, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None  # for logprobs
     request_id: fields.RequestId | None = None
     user: Label | None = None
+    session_id: Label | None = None  # of vLLM's routers; like user, it changes no answer
 
 
 class BeamFields(SamplingFields, frozen=True, kw_only=True):
@@ -255,17 +256,15 @@ _COUNTS = ("logprobs", "top_logprobs", "prompt_logprobs")
 
 
 def with_logprobs(body: Body) -> Body:
-    """The body, with `logprobs` set if it has logprob_token_ids."""
+    """The body, with as many `logprobs` as it has logprob_token_ids: these replace the top tokens, as in vLLM, whose
+    clients must send `logprobs` beside them."""
     if not (named := body.logprob_token_ids):
         return body
-    if isinstance(body, CompletionRequest):
-        return body if body.logprobs is not None else msgspec.structs.replace(body, logprobs=len(named))
     if not isinstance(body, ChatFields):
-        return body
-    if body.logprobs is False or body.top_logprobs not in (None, len(named)):
+        return msgspec.structs.replace(body, logprobs=len(named))
+    if body.logprobs is False:
         raise InvalidRequest(
-            f"logprob_token_ids names {len(named)} tokens, logprobs is {body.logprobs} and top_logprobs "
-            f"{body.top_logprobs}; leave both out",
+            f"logprob_token_ids names {len(named)} tokens and logprobs is false; set it to true, or leave it out",
             "logprob_token_ids",
         )
     return msgspec.structs.replace(body, logprobs=True, top_logprobs=len(named))

@@ -64,6 +64,14 @@ def test_prompt_logprobs_and_forms_are_those_of_completions(folder):
     assert server.engine.requests[0].params.grammar is not None
 
 
+@pytest.mark.parametrize("given", [{}, {"logprobs": 1}, {"logprobs": 5}])
+def test_logprobs_of_named_tokens_replace_those_of_the_top_tokens(folder, given):
+    server = Server(folder, "hi")
+    (choice,) = server.good(PATH, body(server, logprob_token_ids=[5, 6], **given))["choices"]
+    assert server.engine.requests[0].params.logprobs == 2
+    assert len(choice["logprobs"]["content"]) == 3
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
