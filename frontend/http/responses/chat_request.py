@@ -18,6 +18,8 @@ INCLUDED = (LOGPROBS, ENCODED_REASONING, "web_search_call.action.sources")  # th
 NOT_STORED = "responses are not stored by this server (see --store-responses)"
 _SAME_NAME = (
     *("model", "temperature", "top_p", "top_k", "seed", "ignore_eos", "stream", "parallel_tool_calls", "metadata"),
+    *("repetition_penalty", "stop", "include_stop_str_in_output", "logit_bias", "skip_special_tokens"),
+    *("structured_outputs", "vllm_xargs", "priority", "cache_salt"),
     *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
 )
 

@@ -169,6 +169,16 @@ class ResponsesRequest(_Fields, frozen=True, kw_only=True):
     top_k: int | None = None
     seed: int | None = None
     ignore_eos: bool | None = None
+    # Fields of vLLM.
+    repetition_penalty: float | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    skip_special_tokens: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None

@@ -164,9 +164,25 @@ def test_the_body_of_guidellm_is_accepted_and_its_field_of_vllm_reaches_the_engi
     assert server.engine.requests[-1].params.ignore_eos
 
 
+def test_vllms_fields_reach_the_engine(start):
+    server = start("four")
+    fields = {"repetition_penalty": 1.5, "stop": ["r"], "include_stop_str_in_output": True, "logit_bias": {"5": -3}}
+    answer = respond(server, **fields, skip_special_tokens=False, priority=2, cache_salt="s")
+    request = server.engine.requests[-1]
+    params = request.params
+    assert (params.repetition_penalty, params.stop, params.logit_bias) == (1.5, ("r",), {5: -3.0})
+    assert (params.skip_special_tokens, request.priority, request.cache_salt) == (False, 2, "s")
+    assert (answer["status"], answer["output"][0]["content"][0]["text"]) == ("completed", "four")
+    respond(server, structured_outputs={"choice": ["four"]}, vllm_xargs={"dry_multiplier": 0.5})
+    params = server.engine.requests[-1].params
+    assert (params.grammar is not None, params.dry.multiplier) == (True, 0.5)
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
+        ({"stop": ["x"] * 17}, "stop", "length <= 16"),
+        ({"structured_outputs": {"choise": ["x"]}}, "structured_outputs.choise", "did you mean 'choice'?"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the conversation so far"),
         ({"background": True}, "background", "not stored"),
         ({"truncation": "auto"}, "truncation", "send a shorter one"),
