@@ -47,7 +47,9 @@ UNSUPPORTED = {
     "documents": UnsupportedField(instead="a message with their text", nothing=([],)),
     "echo": UnsupportedField("an answer is only the assistant's message", nothing=(False,)),
     "early_stopping": UnsupportedField("a beam search ends when all beams have ended", nothing=(False,)),
+    "ec_transfer_params": UnsupportedField(nothing=({},)),
     "ebnf": UnsupportedField(instead='structured_outputs: {"grammar": …}'),
+    "enable_response_messages": UnsupportedField("the answer has items only", nothing=(False,)),
     "enable_thinking": UnsupportedField(instead='chat_template_kwargs: {"enable_thinking": …}'),
     "extra_body": UnsupportedField(
         "it is an argument of client libraries, which send its entries as top-level fields; do the same", "", ({},)
@@ -70,6 +72,7 @@ UNSUPPORTED = {
     "max_new_tokens": UnsupportedField(instead="max_tokens"),
     "max_output_tokens": UnsupportedField(instead="max_tokens"),
     "mcp_servers": UnsupportedField("the server does not connect to others", "tools that the client runs", ([],)),
+    "media_io_kwargs": UnsupportedField(NO_MEDIA, nothing=({},)),
     "messages": UnsupportedField(instead=_CHAT),
     "metadata": UnsupportedField("answers are not stored, so metadata cannot be searched", nothing=({},)),
     "mm_processor_kwargs": UnsupportedField(NO_MEDIA, nothing=({},)),
@@ -86,6 +89,10 @@ UNSUPPORTED = {
     "reasoning": UnsupportedField(instead="reasoning_effort", nothing=({},)),
     "reasoning_effort": UnsupportedField(_OF_CHATS, _CHAT),
     "repeat_penalty": UnsupportedField(instead="repetition_penalty"),
+    "return_mm_kwargs": UnsupportedField(NO_MEDIA, nothing=(True, False)),
+    "return_prompt_text": UnsupportedField(instead="/apply-template", nothing=(False,)),
+    "return_token_offsets": UnsupportedField("tokens are returned without their places in the text", nothing=(False,)),
+    "routed_experts_prompt_start": UnsupportedField("the experts of tokens are not returned", nothing=(0,)),
     "service_tier": UnsupportedField("there is one tier; leave it out, or set it to auto", nothing=("auto", "default")),
     "softmax": UnsupportedField(instead=_ACTIVATION),
     "spaces_between_special_tokens": UnsupportedField(nothing=(True, False)),  # the tokens determine the text
@@ -101,6 +108,7 @@ UNSUPPORTED = {
     "use_beam_search": UnsupportedField(_NO_BEAMS, nothing=(False,)),
     "user_profile_id": UnsupportedField(_SERVICE),
     "verbosity": UnsupportedField(_OF_CHATS, _CHAT, ("medium",)),
+    "watermarking": UnsupportedField("outputs have no watermark", nothing=(False,)),
     "web_search_options": UnsupportedField("the server has no access to the web"),
     "workspace_id": UnsupportedField(_SERVICE),
 }

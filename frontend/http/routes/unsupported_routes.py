@@ -9,6 +9,9 @@ _NO_IMAGES = f"there is no image cache, because {_NO_MEDIA}; the operator's port
 _OLLAMA = "Ollama's API is not supported; use an OpenAI client with the base URL http://HOST:PORT/v1"
 _GOOGLE = "Google's API is not supported; use an OpenAI client with the base URL http://HOST:PORT/v1"
 _COHERE = "use /v1/chat/completions; of Cohere's API only /v2/embed and /v2/rerank are supported"
+_NO_PAUSE = "requests are not held back on demand; a stop with SIGTERM lets those that run finish"
+_NO_SCALING = "the number of ranks is fixed at the start, by --tensor-parallel-size"
+_RENDER = "use /tokenize, whose tokens /inference/v1/generate takes, or /apply-template for the text"
 _OPERATOR = "it is an operator's route; see --admin-port"
 
 UNSUPPORTED_ROUTES = {
@@ -20,10 +23,15 @@ UNSUPPORTED_ROUTES = {
     "/lora-adapters": "the `model` of a request names its LoRA adapter; /v1/models lists them",
     **dict.fromkeys(("/start_profile", "/stop_profile"), _PROFILE),
     **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _NO_SLEEP),
+    **dict.fromkeys(("/pause", "/resume", "/is_paused"), _NO_PAUSE),
+    "/abort_requests": "a request ends when its client closes the connection; see also DELETE /v1/streams/{id}",
+    **dict.fromkeys(("/scale_elastic_ep", "/is_scaling_elastic_ep", "/get_world_size"), _NO_SCALING),
+    **dict.fromkeys(("/v1/completions/render", "/v1/chat/completions/render"), _RENDER),
+    "/generative_scoring": "use logprob_token_ids of /v1/completions, or /score",
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/update_weights"), _NO_TRAINING),
     **dict.fromkeys(("/finish_weight_update", "/update_weight_version", "/weight_info"), _NO_TRAINING),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _NO_FILES),
-    **dict.fromkeys(("/v1/chat", "/v2/chat"), _COHERE),
+    **dict.fromkeys(("/v1/chat", "/v2/chat", "/cohere/v2/chat"), _COHERE),
     "/v1/fim/completions": "use suffix of /v1/completions",
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
     **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),

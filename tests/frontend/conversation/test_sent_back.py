@@ -221,6 +221,8 @@ def test_a_null_is_an_absent_field_at_any_depth(folder):
         {"prediction": {"type": "content", "content": [{"type": "text", "text": "hello"}]}},
         {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
         {"stream_options": {"include_usage": False, "continuous_usage_stats": None}, "echo": False},
+        {"watermarking": False, "return_prompt_text": False, "return_token_offsets": False, "return_mm_kwargs": True},
+        {"routed_experts_prompt_start": 0, "media_io_kwargs": {}, "ec_transfer_params": {}, "session_id": "s"},
         {"documents": [], "logits_processors": [], "vllm_xargs": {}, "use_beam_search": False},
         {
             "guided_decoding_backend": "guidance",
@@ -252,6 +254,8 @@ def test_fields_without_an_effect_are_accepted(folder, fields):
         ("guided_decoding_backend", "other", "leave it out"),
         ("max_new_tokens", 5, "use max_tokens"),
         ("include_usage", True, "use stream_options"),
+        ("return_prompt_text", True, "use /apply-template"),
+        ("watermarking", True, "no watermark"),
     ],
 )
 def test_fields_that_would_change_the_answer_are_refused_with_the_reason(folder, field, value, reason):

@@ -49,7 +49,8 @@ def test_the_tokenizers_configuration_names_no_path(folder, tmp_path):
     "path",
     [
         *("/embeddings", "/reranking", "/v1/audio/transcriptions", "/sleep", "/start_profile"),
-        *("/v1/responses/compact", "/v1/conversations", "/v2/chat"),
+        *("/v1/responses/compact", "/v1/conversations", "/v2/chat", "/v1/chat/completions/render"),
+        *("/pause", "/resume", "/is_paused", "/abort_requests", "/generative_scoring", "/scale_elastic_ep"),
     ],
 )
 def test_an_unsupported_route_is_refused_with_the_reason(folder, path):
