@@ -106,7 +106,7 @@ class EngineProcess:
         self._advance_isolation(now)
         self._drive_workers(now)
         if self._events is not None:
-            self._events.publish()
+            self._events.publish(now)
         self._child.heartbeat(now, 0 if self._engine is None else self._engine.scheduler.step)
         if now >= self._next_heartbeat:
             self._heartbeat(now)

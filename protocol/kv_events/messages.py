@@ -3,8 +3,8 @@
 The names and the order of fields are those of vLLM 0.11 and later, so that its subscribers read them. A message has
 three frames: the topic, the sequence number (8 bytes, big-endian), and a KVEventBatch as msgpack. Sequence numbers
 increase by one. A number that does not follow the last one means that batches were lost, or that another engine core
-has started: the reader asks for a replay. A batch without events follows a subscription, so that a reader whose
-connection broke has a number to compare.
+has started: the reader asks for a replay. Batches without events follow a subscription and a quiet time, so that a
+reader whose connection broke, or that fell behind, has a number to compare.
 
 A replay request to the replay socket (ROUTER) has two frames: an empty one, and the first wanted sequence number. Each
 answer has three: an empty one, a sequence number, a batch; the last has the number -1 and no batch. If the wanted
