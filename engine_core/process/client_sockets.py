@@ -35,8 +35,8 @@ class ClientSockets:
         where = endpoint(child.run_dir, ENGINE_SOCKET)
         self._rejections: deque[tuple[bytes, RequestRejected]] = deque()
         self._ports = {LOCAL: self._bind(child, where, LOCAL, None)}
-        if keys is not None:
-            self._ports[REMOTE] = self._bind(child, server.client_address, REMOTE, keys)
+        if keys is not None and (remote := self._bind_remote(child, keys)) is not None:
+            self._ports[REMOTE] = remote
         self._order = deque(self._ports)
 
     @property
@@ -77,6 +77,16 @@ class ClientSockets:
         """Close the sockets; messages already queued have `linger_s` seconds to leave."""
         for socket in self.sockets:
             socket.close(linger=int(1000 * linger_s))
+
+    def _bind_remote(self, child: ChildProcess, keys: ServerKeys) -> _Port | None:
+        """None if the address of a core that replaces another is taken: it goes on without these clients."""
+        try:
+            return self._bind(child, child.config.server.client_address, REMOTE, keys)
+        except ConfigError as error:
+            if not child.epoch:
+                raise
+            log.error("no client on another host can connect until the server is started again: %s", error)
+            return None
 
     def _bind(self, child: ChildProcess, endpoint: str, name: bytes, keys: ServerKeys | None) -> _Port:
         def invalid(peer: bytes, frame: bytes, error: Exception) -> None:

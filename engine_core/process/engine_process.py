@@ -12,9 +12,11 @@ import time
 from typing import assert_never
 
 import zmq
+from msgspec import structs
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.config import KVEventsConfig
 from paged_serve.protocol.messages.loading.adapters import AdapterLoaded
 from paged_serve.protocol.messages.loading.kv_tiers import BlocksMoved, TierContents
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Refused
@@ -30,7 +32,7 @@ from ..engine.debug import describe, dump_state
 from ..engine.engine import EngineCore
 from .client_link import ClientLink
 from .client_sockets import ClientSockets
-from .event_sockets import EventSockets
+from .event_sockets import open_event_sockets
 from .loop_clock import LoopClock
 from .tier_link import take_tier_messages, tier_answered
 from .worker_link import WorkerLink
@@ -59,7 +61,7 @@ class EngineProcess:
             queue_frames=WORKER_QUEUE_FRAMES,
         )
         self._workers_socket = workers.socket
-        self._events = EventSockets(child.context, child.config.kv_events) if child.config.kv_events.endpoint else None
+        self._events = open_event_sockets(child)
         self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
         for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
@@ -165,12 +167,14 @@ class EngineProcess:
         """The first worker group is ready: make the engine and welcome the clients that wait."""
         facts = self._link.group.facts
         assert self._link.num_blocks is not None
-        sizes = self._link.num_blocks, facts.block_size
+        sizes, config = (self._link.num_blocks, facts.block_size), self._child.config
+        if self._events is None:  # nothing would take them
+            config = structs.replace(config, kv_events=KVEventsConfig())
         engine = self._engine = EngineCore(
-            self._child.config,
+            config,
             ModelFacts(
                 *sizes,
-                fitting_model_len(self._child.config, *sizes, facts.max_model_len, facts.kv_groups),
+                fitting_model_len(config, *sizes, facts.max_model_len, facts.kv_groups),
                 facts.vocab_size,
                 frozenset(facts.eos_token_ids),
                 facts.arithmetic,

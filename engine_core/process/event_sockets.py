@@ -8,6 +8,7 @@ import zmq
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.kv_events.messages import END_OF_REPLAY, SEQUENCE_BYTES, sequence_bytes
 from paged_serve.protocol.messages.config import KVEventsConfig
+from paged_serve.protocol.process.lifecycle import ChildProcess
 from paged_serve.protocol.transport.channel import SECONDS_PER_ITERATION, Context, Socket
 
 from ..kv.event_log import EventLog
@@ -35,7 +36,11 @@ class EventSockets:
         self._router: Socket | None = None
         if config.replay_endpoint:
             hwm = config.buffer_batches + QUEUE_BATCHES
-            self._router = _bind(context, zmq.ROUTER, "kv_events_replay_endpoint", config.replay_endpoint, hwm)
+            try:
+                self._router = _bind(context, zmq.ROUTER, "kv_events_replay_endpoint", config.replay_endpoint, hwm)
+            except ConfigError:
+                self.close()
+                raise
         self._log: EventLog | None = None
         self._next_quiet = 0.0
 
@@ -93,6 +98,20 @@ class EventSockets:
     def close(self) -> None:
         for socket in self.sockets:
             socket.close(linger=0)
+
+
+def open_event_sockets(child: ChildProcess) -> EventSockets | None:
+    """None if no events are configured. Raises ConfigError if an address is taken, but not in a core that replaces
+    another, which goes on without events: requests are to be continued."""
+    if not child.config.kv_events.endpoint:
+        return None
+    try:
+        return EventSockets(child.context, child.config.kv_events)
+    except ConfigError as error:
+        if not child.epoch:
+            raise
+        log.error("no KV events are published until the server is started again: %s", error)
+        return None
 
 
 def _bind(context: Context, kind: int, field: str, endpoint: str, hwm: int) -> Socket:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ServerConfig
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
@@ -28,20 +29,27 @@ class AdminServer:
     The directory's mode protects the socket; on the port API keys are needed as usual, and web pages are refused.
     """
 
-    def __init__(self, server: ServerConfig, run_dir: str, index: int):
+    def __init__(self, server: ServerConfig, run_dir: str, index: int, *, is_replacement: bool = False):
+        """`is_replacement`: of another frontend; it goes on without the port when that is taken."""
         self.router: Router | None = None  # set once loaded
         self.server = UvicornServer(uvicorn_config(self))
         local = msgspec.structs.replace(
             server, host=HOST, port=server.admin_port or 0, uds="", allowed_origins=(), allowed_hosts=()
         )
         self._guard = Guard(local)
-        self._path = f"{run_dir}/{ADMIN_SOCKET.format(index)}"
-        self._listeners = [open_unix(self._path)]
+        path = self._path = f"{run_dir}/{ADMIN_SOCKET.format(index)}"
+        self._listeners = [open_unix(path)]
         self._index = index
         self._port = 0
         if server.admin_port is not None and index == 0:
-            self._listeners.append(open_http_socket(local))
-            self._port = self._listeners[-1].getsockname()[1]
+            try:
+                self._listeners.append(open_http_socket(local))
+                self._port = self._listeners[-1].getsockname()[1]
+            except ConfigError as error:
+                if not is_replacement:
+                    self._listeners[0].close()
+                    raise
+                log.error("the operator's routes are only on %s until the server is started again: %s", path, error)
 
     def facts(self) -> dict[str, str]:
         """For the banner: the address, reported by the first frontend for all."""

@@ -98,7 +98,7 @@ class FrontendProcess:
         if server.num_frontends > 1:
             check_draining = self._admission.check_draining
             self._app.other_frontends = OtherFrontends(child.run_dir, child.index, server.num_frontends, check_draining)
-        self._admin = AdminServer(server, child.run_dir, child.index)
+        self._admin = AdminServer(server, child.run_dir, child.index, is_replacement=child.epoch > 0)
         self._supervisor_watch = SupervisorWatch(os.getppid(), server.wake_supervisor)
         self._throughput_log = ThroughputLog() if child.index == 0 else None
         model = child.config.model
