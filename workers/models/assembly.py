@@ -92,7 +92,8 @@ class Assembly:
 
     def layer(self, index: int) -> DecoderLayer:
         reader, names, geometry = self._reader, self._reader.names, self._reader.geometry
-        norms = names.norms(is_recurrent=geometry.recurrent_of(index) is not None)
+        has_experts = geometry.experts_of(index) is not None
+        norms = names.norms(is_recurrent=geometry.recurrent_of(index) is not None, has_experts=has_experts)
         reader.checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         has_first_norm = index > 0 or names.has_first_attention_norm

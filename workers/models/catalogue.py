@@ -4,6 +4,7 @@ from .families.afmoe import AFMOE
 from .families.albert import ALBERT
 from .families.apertus import APERTUS
 from .families.arcee import ARCEE
+from .families.axk1 import AXK1
 from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
@@ -212,6 +213,7 @@ FAMILIES = (
     GLM4_MOE_LITE,
     GLM_MOE_DSA,
     YOUTU,
+    AXK1,
     MISTRAL4,
     LONGCAT_FLASH,
     MINICPM3,

@@ -32,6 +32,7 @@ VARIANTS = {
     "mimo-v2": torch.bfloat16,  # numbers of KV heads that differ by layer, sinks in some, values narrower than keys
     "deepseek-v2": torch.bfloat16,  # latent attention; a group counts as its best expert
     "deepseek-v3": torch.float16,  # latent attention
+    "axk1": torch.bfloat16,  # latent attention; a norm after experts alone
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
     "dbrx": torch.bfloat16,  # layer norms without biases, clipping
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly

@@ -9,6 +9,7 @@ from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
     APERTUS,
+    AXK1,
     COHERE2_MOE,
     CWM,
     DBRX,
@@ -147,6 +148,7 @@ from .small_configs import (
         (LAGUNA | {"num_attention_heads_per_layer": [8, 7]}, "7 attention heads cannot share 2 KV heads evenly"),
         (LAGUNA | {"rope_parameters": {"sliding_attention": {}}}, "rope_parameters has nothing for full_attention"),
         (LAGUNA | {"moe_router_logit_softcapping": 5.0}, "moe_router_logit_softcapping=5.0 is not supported"),
+        (AXK1 | {"scoring_func": "softmax"}, "scoring_func=softmax is not supported for A.X K1; only sigmoid is"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (
             MISTRAL4 | {"rope_parameters": {"partial_rotary_factor": 0.25}},

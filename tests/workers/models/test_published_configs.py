@@ -66,6 +66,7 @@ NOT_AT_HAND = {
     "MiniMaxText01ForCausalLM",
     "MiniMaxM1ForCausalLM",
     "ModernBertDecoderForCausalLM",
+    "AXK1ForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

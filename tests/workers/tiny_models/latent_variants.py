@@ -54,6 +54,7 @@ LATENT_VARIANTS: dict[str, dict[str, Any]] = {
         "indexer_types": ["full", "shared", "full", "shared"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
     },
+    "axk1": {"family": "AXK1", **LATENT, "mlp_layer_types": ["sparse", "dense", "sparse"]},
     "glm4-moe-lite": {
         "family": "Glm4MoeLite",
         **LATENT,

@@ -29,6 +29,7 @@ class ExpertNames:
 
     router: str = "model.layers.{}.mlp.gate"
     correction: str = "model.layers.{}.mlp.gate.e_score_correction_bias"
+    may_lack_correction: bool = False  # then it is 0
     gate: str = "model.layers.{}.mlp.experts.{}.gate_proj"
     up: str = "model.layers.{}.mlp.experts.{}.up_proj"
     down: str = "model.layers.{}.mlp.experts.{}.down_proj"
@@ -131,6 +132,7 @@ class WeightNames:
     attention_out_norm: str = ""  # applied to attention's output before it is added
     mlp_out_norm: str = ""
     recurrent_norms: NormNames | None = None  # of recurrent layers, if they have others
+    expert_norms: NormNames | None = None  # likewise, of layers with experts
     query: str = "model.layers.{}.self_attn.q_proj"  # projections: ".weight" and ".bias" follow
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
@@ -201,10 +203,12 @@ class WeightNames:
             return self
         return self.begun(prefix, "")
 
-    def norms(self, *, is_recurrent: bool) -> NormNames:
+    def norms(self, *, is_recurrent: bool, has_experts: bool) -> NormNames:
         """Of a layer."""
         if is_recurrent and self.recurrent_norms is not None:
             return self.recurrent_norms
+        if has_experts and self.expert_norms is not None:
+            return self.expert_norms
         return NormNames(self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm)
 
     def changed(self, own: Mapping[str, Any]) -> "WeightNames":
@@ -218,7 +222,7 @@ class WeightNames:
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "lightning", "recurrent_norms")
-        names = ("experts", "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
+        names = ("experts", "expert_norms", "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

@@ -72,6 +72,8 @@ class ExpertReader:
         if not experts.has_correction:
             return None
         entry = reader.checkpoint.entries.get(name)
+        if entry is None and reader.names.experts.may_lack_correction:
+            return None
         shape = (1, experts.choices) if entry is not None and len(entry.shape) == 2 else (experts.choices,)
         return reader.tensor(name, lambda: reader.checkpoint.read(name, shape).to(reader.device).float().flatten())
 
