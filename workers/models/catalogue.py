@@ -32,6 +32,7 @@ from .families.falcon import FALCON
 from .families.falcon_h1 import FALCON_H1
 from .families.falcon_mamba import FALCON_MAMBA
 from .families.flex_olmo import FLEX_OLMO
+from .families.flint import FLINT
 from .families.gemma import GEMMA
 from .families.gemma2 import GEMMA2
 from .families.gemma3 import GEMMA3
@@ -195,6 +196,7 @@ FAMILIES = (
     QWEN2_MOE,
     QWEN3_MOE,
     MELLUM,
+    FLINT,
     OLMOE,
     PHIMOE,
     DBRX,

@@ -33,6 +33,7 @@ VARIANTS = {
     "deepseek-v2": torch.bfloat16,  # latent attention; a group counts as its best expert
     "deepseek-v3": torch.float16,  # latent attention
     "axk1": torch.bfloat16,  # latent attention; a norm after experts alone
+    "flint": torch.bfloat16,  # sinks, layers without rotation
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
     "dbrx": torch.bfloat16,  # layer norms without biases, clipping
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly

@@ -14,6 +14,7 @@ from .small_configs import (
     CWM,
     DBRX,
     EMBEDDING_GEMMA,
+    FLINT,
     GEMMA3,
     GEMMA3N,
     GEMMA4,
@@ -149,6 +150,7 @@ from .small_configs import (
         (LAGUNA | {"rope_parameters": {"sliding_attention": {}}}, "rope_parameters has nothing for full_attention"),
         (LAGUNA | {"moe_router_logit_softcapping": 5.0}, "moe_router_logit_softcapping=5.0 is not supported"),
         (AXK1 | {"scoring_func": "softmax"}, "scoring_func=softmax is not supported for A.X K1; only sigmoid is"),
+        (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (
             MISTRAL4 | {"rope_parameters": {"partial_rotary_factor": 0.25}},

@@ -67,6 +67,7 @@ NOT_AT_HAND = {
     "MiniMaxM1ForCausalLM",
     "ModernBertDecoderForCausalLM",
     "AXK1ForCausalLM",
+    "FlintForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -253,6 +253,17 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
         "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 10, "moe_top_k": 3},
     },
+    "flint": {
+        "family": "Flint",
+        "num_hidden_layers": 5,
+        "head_dim": 32,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 48,
+        "sliding_window": 40,
+        "attention_bias": True,
+    },
     "hy-v3": {
         "family": "HYV3",
         "head_dim": 24,
