@@ -34,6 +34,23 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "cl
 }
 
 
+class DualChunks(msgspec.Struct, frozen=True):
+    """Dual chunk attention (An et al., arXiv 2402.17463) differs from full attention only beyond its first chunk."""
+
+    chunk_size: Size
+    local_size: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 0
+
+    @property
+    def num_positions(self) -> int:
+        """Of the first chunk; raises ConfigError if there is none."""
+        if self.local_size >= self.chunk_size:
+            raise ConfigError(
+                f"config.json: dual_chunk_attention_config has local_size={self.local_size}; "
+                f"it must be below chunk_size={self.chunk_size}"
+            )
+        return self.chunk_size - self.local_size
+
+
 class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of config.json that dense decoders share, with the defaults of the format."""
 
@@ -46,6 +63,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Size | None = None
     vocab_size: Size
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
+    dual_chunk_attention_config: DualChunks | None = None  # Qwen2.5-1M
     rms_norm_eps: float = 1e-6  # epsilon of the family's norm, whatever its kind
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False

@@ -114,6 +114,9 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
     _check_layers(family, config)
     windows = family.sliding_windows(config)
     embeddings = _embeddings(family, config)
+    chunks, num_positions = config.dual_chunk_attention_config, config.max_position_embeddings
+    if chunks is not None:
+        num_positions = min(num_positions, chunks.num_positions)
     ropes = no_ropes(config) if embeddings.has_positions else family.ropes(config)
     return Geometry(
         family=family.name,
@@ -127,11 +130,11 @@ def _plain_geometry(family: Family, config: HFConfig, dtype: torch.dtype, max_mo
         norm=family.norm,
         norm_eps=config.rms_norm_eps,
         activation=_activation(family, config),
-        ropes=tuple(_for_length(rope, max_model_len or config.max_position_embeddings) for rope in ropes),
+        ropes=tuple(_for_length(rope, max_model_len or num_positions) for rope in ropes),
         interleaved=family.interleaved,
         multipliers=family.multipliers(config, dtype),
         embeddings=embeddings,
-        max_position_embeddings=config.max_position_embeddings,
+        max_position_embeddings=num_positions,
         sliding_windows=windows,
         tie_word_embeddings=config.tie_word_embeddings,
         biases=family.biases(config),

@@ -58,6 +58,18 @@ def test_a_llama_without_a_number_of_positions_has_those_of_transformers(tmp_pat
     assert read_geometry(tmp_path)[1].max_position_embeddings == 2048
 
 
+def test_a_model_with_dual_chunk_attention_has_the_positions_of_its_first_chunk(tmp_path):
+    """There it is full attention."""
+    long = {"max_position_embeddings": 1010000}
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    found = geometry(tmp_path, **long, dual_chunk_attention_config=chunks)
+    assert found.max_position_embeddings == 253952
+    assert geometry(tmp_path, **long).max_position_embeddings == 1010000
+    assert geometry(tmp_path, dual_chunk_attention_config=chunks) == geometry(tmp_path)
+    with pytest.raises(ConfigError, match=r"local_size=262144; it must be below chunk_size=262144$"):
+        geometry(tmp_path, dual_chunk_attention_config={"chunk_size": 262144, "local_size": 262144})
+
+
 def test_the_field_names_of_gpt2_are_understood(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(GPT2 | {"vocab_size": 300, "n_inner": None}))
     found = read_geometry(tmp_path)[1]
