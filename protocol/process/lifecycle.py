@@ -22,7 +22,7 @@ from ..transport.authentication import read_secret
 from ..transport.channel import DealerChannel, handshake_hello, identity, new_context
 from ..transport.run_dir import CONTROL_SOCKET, endpoint
 from .flight_record import FlightRecord, record_flight
-from .lifeline import arm_lifeline
+from .lifeline import arm_lifeline, is_receiving
 from .log import configure_logging
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 0.25
 HANDSHAKE_TIMEOUT_S = 30.0
 LINGER_S = 0.5  # how long an ending process waits for its last message to leave
+LONGEST_LINGER_S = 5.0  # the same while the thread that writes sockets waits for a core
 EXIT_FAILED = 1
 EXIT_REFUSED = 2  # a restart does not help
 
@@ -141,7 +142,7 @@ class ChildProcess:
         self.control.send(control.Failed(reason[:MAX_LONG_TEXT], refused))
 
     def close(self) -> None:
-        """Close the control link; queued messages have 500 ms to leave."""
+        """Close the control link; queued messages have 500 ms to leave, on a busy machine more."""
         self.control.close(linger_s=LINGER_S)
         # term() blocks while any socket is open, so it gets a deadline.
         ending = threading.Thread(target=self.context.term, daemon=True)
@@ -151,6 +152,9 @@ class ChildProcess:
             time.sleep(LINGER_S)
             return
         ending.join(LINGER_S + 0.1)
+        latest = time.monotonic() + LONGEST_LINGER_S
+        while ending.is_alive() and is_receiving() and time.monotonic() < latest:
+            ending.join(0.05)
 
 
 def name_process(name: str) -> None:

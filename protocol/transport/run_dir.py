@@ -169,7 +169,11 @@ def _made_at(path: Path) -> int:
 
 
 def _listening(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
+    try:
+        probe = socket.socket(socket.AF_UNIX)
+    except OSError:  # too many open files: nothing is known of the server
+        return True
+    with probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))

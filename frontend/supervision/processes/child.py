@@ -118,7 +118,14 @@ class Child:
             raise
         finally:
             os.close(lifeline_read)
-        return cls(role, index, epoch, process, os.pidfd_open(process.pid), lifeline_write, now, f"{role}-{index}")
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except OSError:  # too many open files; it must not greet a supervisor that does not know it
+            process.kill()
+            process.wait()
+            os.close(lifeline_write)
+            raise
+        return cls(role, index, epoch, process, pidfd, lifeline_write, now, f"{role}-{index}")
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from paged_serve.frontend.supervision.processes import child as child_module
 from paged_serve.frontend.supervision.processes import process_table
+from paged_serve.frontend.supervision.processes.child import MODULES, Child, StartInfo
 
 from .running_supervisor import TWO_RANKS, WITHIN_S, supervisors
 
@@ -54,3 +55,18 @@ def test_a_process_that_the_kernel_cannot_start_for_long_ends_the_service(start,
     os.kill(running.supervisor.pids["worker 0"], signal.SIGKILL)
     assert running.ended() == 1
     assert running.supervisor.reason.startswith("cannot start worker 0: [Errno 11] Resource temporarily unavailable")
+
+
+def test_a_process_without_a_handle_is_ended_and_leaves_no_open_file(run_dir, monkeypatch):
+    def refuse(pid):
+        started.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    started = []
+    monkeypatch.setattr(child_module.os, "pidfd_open", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="Too many"):
+        Child.spawn("worker", 0, 0, StartInfo(run_dir, dict(os.environ), -1, MODULES), time.monotonic())
+    assert os.listdir("/proc/self/fd") == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)

@@ -1,6 +1,7 @@
 """The private directory of a server: created safely, found while its server runs, gone afterwards."""
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -93,6 +94,19 @@ def test_living_servers_are_found_newest_first(temporary):
         assert run_dir.find_run_dirs() == [first, second]
     assert run_dir.find_run_dirs() == []
     assert Path(silent).exists()
+
+
+def test_a_client_that_may_open_no_file_does_not_take_its_server_for_ended(temporary):
+    path = run_dir.make_run_dir()
+    with listen(path):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            assert not run_dir.has_ended(path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_server_planted_by_another_user_is_not_found(temporary):
