@@ -96,6 +96,10 @@ class CorePoison:
         del self._line[self._holder]
         return self._holder
 
+    def extend_turn(self, seconds: float) -> None:
+        """Extend the current turn by a time in which the core did not run."""
+        self._idle_since += seconds
+
     def admits(self, client: bytes, message: EngineCoreRequest) -> bool:
         """Whether `message` may be passed to the engine now."""
         return not self.is_in_progress or (client == self._holder and message.isolation_tokens > 0)

@@ -107,7 +107,8 @@ class EngineCore:
             self.paused_clients.resume_where_due()
 
     def extend_leases(self, seconds: float) -> None:
-        """Extend all leases by a time in which the core itself did not read messages."""
+        """Extend all leases, and an isolation turn, by a time in which the core itself did not read messages."""
+        self.admission.core_poison.extend_turn(seconds)
         for outbox in self.clients.values():
             outbox.heard_s += seconds
 

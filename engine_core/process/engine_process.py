@@ -29,7 +29,7 @@ from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 from ..admission.pooling import PoolingFacts
 from ..admission.validation import ModelFacts, fitting_model_len
 from ..engine.debug import describe, dump_state
-from ..engine.engine import EngineCore
+from ..engine.engine import CLIENT_LEASE_S, EngineCore
 from .client_link import ClientLink
 from .client_sockets import ClientSockets
 from .event_sockets import open_event_sockets
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
 WORKER_QUEUE_FRAMES = 64
-RETURN_S = 4.0  # clients notice the death of a core within 2 s, and then ask for the next one every 0.6 s
 
 
 class EngineProcess:
@@ -186,7 +185,8 @@ class EngineProcess:
             ),
             self._child.epoch,
         )
-        self._clients_are_back_s = now + (RETURN_S if self._child.epoch else 0.0)
+        # A former core would have waited as long for a client that was halted.
+        self._clients_are_back_s = now + (CLIENT_LEASE_S if self._child.epoch else 0.0)
         readable = self._link.readable_facts(engine) | self._ports.readable_facts()
         self._child.control.send(control.Ready(readable))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))

@@ -85,7 +85,7 @@ async def _get_from_others(service: Service, path: str) -> list[bytes]:
 
 
 async def _get_from(run_dir: str, index: int, path: str) -> bytes:
-    """The answer of one frontend; empty while it is being replaced."""
+    """The answer of one frontend; empty while it is being replaced, also if it ended within its answer."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(SIBLING_WITHIN_S):
             reader, writer = await asyncio.open_unix_connection(f"{run_dir}/{ADMIN_SOCKET.format(index)}")
@@ -94,7 +94,8 @@ async def _get_from(run_dir: str, index: int, path: str) -> bytes:
                 head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             finally:
                 writer.transport.abort()
-        return body if head.startswith(b"HTTP/1.1 200 ") else b""
+        is_whole = f"\r\ncontent-length: {len(body)}\r\n" in f"{head.decode('latin-1').lower()}\r\n"
+        return body if head.startswith(b"HTTP/1.1 200 ") and is_whole else b""
     return b""
 
 

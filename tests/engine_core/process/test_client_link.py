@@ -5,6 +5,7 @@ from collections import deque
 import msgspec
 import pytest
 
+from paged_serve.engine_core.admission.core_poison import IDLE_TURN_S
 from paged_serve.engine_core.admission.validation import ModelFacts
 from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S, EngineCore
 from paged_serve.engine_core.process.client_link import ClientLink
@@ -18,6 +19,7 @@ from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     CandidatesWithheld,
     ClientHeartbeat,
+    CoreFailure,
     EngineCoreRequest,
     EngineHeartbeat,
     RejectReason,
@@ -109,6 +111,22 @@ def test_neither_port_starves_the_other_at_one_message_per_iteration():
     taken = [next(ports.receive())[0] for _ in range(20)]
     assert taken.count(b"la") == taken.count(b"rb") == 10
     assert len(list(ports.receive())) == 80
+
+
+def test_a_halt_of_the_core_does_not_end_the_isolation_turn_of_a_client():
+    """It would get no other turn, and its requests would wait forever."""
+    link = LinkUnderTest((CoreFailure(0, 0),))
+    core_poison = link.engine.admission.core_poison
+    link.say(CandidatesWithheld(1))
+    core_poison.record(1)
+    link.client_link.advance_isolation(0.0)
+    assert core_poison.turn_number == 1
+    halt_s = 2 * IDLE_TURN_S
+    link.client_link.extend_leases(halt_s)
+    link.client_link.advance_isolation(halt_s)
+    assert core_poison.turn_number == 1, "the candidate may lie unread"
+    link.client_link.advance_isolation(halt_s + IDLE_TURN_S + 0.1)
+    assert core_poison.turn_number == 0
 
 
 def test_a_halt_of_the_core_does_not_count_as_client_silence():

@@ -11,6 +11,7 @@ import pytest
 import zmq
 from msgspec import structs
 
+from paged_serve.engine_core.engine.engine import CLIENT_LEASE_S
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 from paged_serve.protocol.kv_events.messages import SEQUENCE_BYTES
@@ -134,6 +135,7 @@ def test_a_core_that_replaces_another_during_a_drain_takes_the_requests_of_its_c
         harness = EngineHarness(run_dir, config(), epoch=1)
         try:
             harness.send(control.Drain())
+            began = time.monotonic()
             start(harness, ranks, epoch=1)
             harness.wait_for(control.Ready)
             for _ in range(2):
@@ -142,6 +144,7 @@ def test_a_core_that_replaces_another_during_a_drain_takes_the_requests_of_its_c
                 tokens_of(other.submit(PROMPT, PARAMS))
             assert tokens_of(accepted) == expected()
             harness.wait_for(control.Drained)
+            assert time.monotonic() - began >= CLIENT_LEASE_S, "a client that was halted may still return"
         finally:
             harness.close()
 

@@ -1,10 +1,12 @@
 """The operator's routes: separate from the public ones, with the metrics of all frontends, and closed to web pages."""
 
+import asyncio
 import json
 
 import pytest
 
-from paged_serve.frontend.http.routes.admin import merged
+from paged_serve.frontend.http.routes.admin import _get_from, merged
+from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ...http_server import Server, make_model_folder
 
@@ -21,6 +23,24 @@ def test_each_metric_family_is_contiguous_and_the_engine_appears_once():
     texts = [ENGINE + OWN % (0, 1), b"", ENGINE.replace(b"5.0", b"4.0") + OWN % (1, 2)]
     own = OWN % (0, 1) + b'paged:ok{frontend="1"} 2.0\n'
     assert merged(texts) == ENGINE + own
+
+
+@pytest.mark.parametrize(("missing", "found"), [(0, b"paged:ok 123.0\n"), (4, b"")])
+def test_of_a_frontend_that_ends_within_its_answer_no_part_is_shown(run_dir, missing, found):
+    """A series cut short has another value."""
+    body = b"paged:ok 123.0\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[: len(body) - missing])
+
+    async def end(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def ask():
+        async with await asyncio.start_unix_server(end, f"{run_dir}/{ADMIN_SOCKET.format(1)}"):
+            return await _get_from(run_dir, 1, "/metrics/own")
+
+    assert asyncio.run(ask()) == found
 
 
 def test_the_configuration_is_shown_without_keys(folder):
