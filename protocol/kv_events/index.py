@@ -7,6 +7,7 @@ import msgspec
 from .messages import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, KVEventBatch
 
 FROM_THE_START = 0  # a replay from this number is a snapshot
+MAX_UNREAD = 20_000  # published batches that a replay has overtaken: more than the queues of both sides hold
 Blocks = set[tuple[bytes, int]]  # hash, KV group
 
 
@@ -22,10 +23,13 @@ class KVEventIndex:
         self.in_tiers: defaultdict[str, Blocks] = defaultdict(set)  # by medium
         self._next = FROM_THE_START
         self._after_replay = FROM_THE_START
+        self._replayed = range(0)  # numbers that the last replay covers
         self._decode = msgspec.msgpack.Decoder(KVEventBatch).decode
 
     def receive(self, number: int, batch: bytes) -> bool:
         """Apply a published batch. False: it does not follow the last one; request a replay, which includes it."""
+        if number in self._replayed:
+            return True
         if number != self._next:
             return False
         self._apply(batch)
@@ -42,6 +46,7 @@ class KVEventIndex:
         self._after_replay = number + 1
 
     def end_replay(self) -> None:
+        self._replayed = range(max(self._next, self._after_replay - MAX_UNREAD), self._after_replay)
         self._next = self._after_replay
 
     def _apply(self, batch: bytes) -> None:

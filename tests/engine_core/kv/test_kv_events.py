@@ -9,7 +9,7 @@ import pytest
 from paged_serve.engine_core.kv.event_log import EVENTS_PER_BATCH, EventLog
 from paged_serve.engine_core.kv.kv_cache import KVCache
 from paged_serve.engine_core.kv.kv_events import MOST_HASHES, KVEvents
-from paged_serve.engine_core.kv.kv_group import KVGroups, keys_of
+from paged_serve.engine_core.kv.kv_group import KVGroups, group_of, keys_of
 from paged_serve.engine_core.simulation.event_follower import EventFollower
 from paged_serve.protocol.block_hash import HASH_BYTES, chain_blocks, chain_root
 from paged_serve.protocol.kv_events.index import KVEventIndex
@@ -146,6 +146,24 @@ def test_a_replay_has_the_kept_batches_and_otherwise_a_snapshot():
         [(number, batch)] = log.replay(first, 0.0)
         [events] = batches_of([(number, batch)])
         assert (number, events[0], len(events)) == (103, AllBlocksCleared(), 1 + 2 * 4)
+
+
+def test_a_follower_that_has_lost_a_batch_asks_once_however_many_it_has_yet_to_read():
+    cache, index = Cache(random.Random(0)), KVEventIndex()
+    log, num_replays = EventLog(cache.events, 100, num_kept=100), 0
+    for first in (0, 4):  # at first it has missed all
+        published = []
+        for token in range(first, first + 4):
+            cache.start([token] * SIZE)
+            published.append(log.take(0.0))
+        for number, batch in published[1:]:
+            if not index.receive(number, batch):
+                num_replays += 1
+                for each in log.replay(index.begin_replay(), 0.0):
+                    index.replayed(*each)
+                index.end_replay()
+        assert index.blocks == {group_of(key) for key in cache.kv_cache.pool.hashes()}
+    assert num_replays == 2
 
 
 def test_a_large_snapshot_has_several_batches():
