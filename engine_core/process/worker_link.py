@@ -67,6 +67,7 @@ class WorkerLink:
         self.times = StepTimeLimits(config.step_timeout_s)
         self.group = WorkerGroup(config.tensor_parallel_size, self.times)
         self._from_outside: bool | None = None
+        self._unreported: control.WorkersLost | None = None  # the supervisor was halted, and its queue full
         self._num_invalid = 0  # messages seen that could not be read
 
     @property
@@ -135,6 +136,7 @@ class WorkerLink:
 
         One look does not tell: a worker that waited for a core may have just sent its answer, and sleep again.
         """
+        self._report_loss()
         if self.is_ready and (late := self.group.late_load(now)):
             self.lose(late)
             return
@@ -155,7 +157,12 @@ class WorkerLink:
         assert epoch is not None, "a group is lost before any of its ranks connected"
         self.group.fail(reason)
         log.error("workers lost epoch=%d reason=%s", epoch, reason)
-        self._report(control.WorkersLost(epoch, reason[:MAX_LONG_TEXT], refused))
+        self._unreported = control.WorkersLost(epoch, reason[:MAX_LONG_TEXT], refused)
+        self._report_loss()
+
+    def _report_loss(self) -> None:
+        if self._unreported is not None and self._report(self._unreported):
+            self._unreported = None
 
     def replace(self, epoch: int, from_outside: bool | None = None) -> None:
         """Wait for the group of `epoch`, unless that or a later one is already here.
@@ -165,6 +172,7 @@ class WorkerLink:
         if self._from_outside is None:  # of several losses, the first one counts: no step ran after it
             self._from_outside = from_outside
         if self.group.epoch is None or epoch > self.group.epoch:
+            self._unreported = None
             self.group = WorkerGroup(self._config.tensor_parallel_size, self.times, epoch)
             log.info("waiting for workers epoch=%d", epoch)
 

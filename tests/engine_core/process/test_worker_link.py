@@ -30,11 +30,12 @@ class Clock:
 class LinkHarness:
     def __init__(self, ranks=1):
         self.channel, self.reports, self.is_receiving = SimulatedChannel(), [], False
+        self.supervisor_reads = True
         config = ParallelConfig(tensor_parallel_size=ranks)
         self.link = WorkerLink(
             self.channel,
             config,
-            lambda report: self.reports.append(report) or True,
+            lambda report: self.supervisor_reads and (self.reports.append(report) or True),
             len,
             Clock(),
             lambda: self.is_receiving,
@@ -142,6 +143,19 @@ def test_a_load_that_takes_longer_than_any_step_may_ends_the_group():
     assert harness.link.is_ready
     harness.link.check_deadline(6.1 + longest_s)
     assert harness.reason == "LoRA adapter 'b' is not loaded after 300 s"
+
+
+def test_the_loss_of_a_group_is_reported_once_the_supervisor_reads_again():
+    """Nobody else may notice: a rank that violates the protocol still runs."""
+    harness = LinkHarness().bring_up()
+    harness.supervisor_reads = False
+    harness.deliver(0, answer(1))
+    harness.link.check_deadline(1.0)
+    assert harness.reports == []
+    harness.supervisor_reads = True
+    for now in (1.0, 2.0):
+        harness.link.check_deadline(now)
+    assert "answers step 1" in harness.reason
 
 
 @pytest.fixture
