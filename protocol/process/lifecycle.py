@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
-HANDSHAKE_TIMEOUT_S = 30.0
 LINGER_S = 0.5  # how long an ending process waits for its last message to leave
 LONGEST_LINGER_S = 5.0  # the same while the thread that writes sockets waits for a core
 EXIT_FAILED = 1
@@ -66,7 +65,7 @@ class ChildProcess:
     def start(cls, role: str, argv: Sequence[str] | None = None) -> "ChildProcess":
         """Tie this process to its parent, then ask the supervisor for the configuration.
 
-        Raises ConfigError when the supervisor refuses, ProtocolError when it does not answer.
+        Raises ConfigError when the supervisor refuses.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the whole group; the supervisor decides
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the supervisor is connected
@@ -104,12 +103,11 @@ class ChildProcess:
         return child
 
     def _ask_for_config(self) -> Welcome:
-        if not (
-            self.control.wait_connected(HANDSHAKE_TIMEOUT_S)
-            and self.control.send(handshake_hello(self.role, self.index, self.epoch))
-        ):
-            raise ProtocolError(f"no supervisor in {self.run_dir} after {HANDSHAKE_TIMEOUT_S:g} s")
-        answer = self.control.receive(HANDSHAKE_TIMEOUT_S)
+        """Waits as long as the supervisor lives, which may be halted, or still be importing on a slow disk."""
+        self.control.wait_connected(None)
+        if not self.control.send(handshake_hello(self.role, self.index, self.epoch)):
+            raise ProtocolError(f"the supervisor in {self.run_dir} takes no message")
+        answer = self.control.receive(None)
         if isinstance(answer, Welcome):
             return answer
         if isinstance(answer, Refused):

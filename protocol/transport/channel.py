@@ -269,9 +269,9 @@ class Dealer(Generic[Sends, Receives]):
 class DealerChannel(Dealer[Sends, Receives]):
     """A connecting end for a poll loop or for plain blocking code."""
 
-    def wait_connected(self, timeout_s: float) -> bool:
-        """Whether `send` can succeed, after waiting at most `timeout_s` for the connection."""
-        return bool(self.socket.poll(math.ceil(1000 * timeout_s), zmq.POLLOUT))
+    def wait_connected(self, timeout_s: float | None) -> bool:
+        """Whether `send` can succeed, after waiting at most `timeout_s` (None: without limit) for the connection."""
+        return bool(self.socket.poll(None if timeout_s is None else math.ceil(1000 * timeout_s), zmq.POLLOUT))
 
     def receive(self, timeout_s: float | None = 0.0) -> Receives | None:
         """The next message, waiting at most `timeout_s` (None: without limit); None if none arrived."""

@@ -191,6 +191,14 @@ def test_a_child_receives_its_configuration_and_ends_with_zero(run_dir):
         assert supervisor.process.returncode == 0
 
 
+@pytest.mark.nightly
+def test_a_child_waits_for_a_supervisor_that_is_halted_during_the_start(run_dir):
+    with supervised(run_dir, "print('up')") as supervisor:
+        time.sleep(35.0)
+        supervisor.router.send(supervisor.peer, control.Welcome(Config()))
+        assert supervisor.process.communicate(timeout=60)[0] == "up\n"
+
+
 def test_heartbeats_go_out_at_most_every_quarter_second(run_dir):
     body = "[child.heartbeat(now / 10, now) for now in range(11)]"
     with supervised(run_dir, body, Config()) as supervisor:
