@@ -32,7 +32,7 @@ def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Conf
             continue
         setting = BY_NAME.get(name.replace("_", "-"))
         if setting is None:
-            raise ConfigError(_unknown(name))
+            raise ConfigError(_unknown(name, value))
         found[setting.key] = value, name
     found = with_draft_folder(found)
     for key_of_layer, (value, name) in found.items():
@@ -74,8 +74,10 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     return getattr(getattr(converted, layer), key)
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str, value: Any) -> str:
     if name in INSTEAD:
         return f"LLM has no {name}: {INSTEAD[name]}"
+    if name in NO_EFFECT:
+        return f"{name}={value!r:.200}: must be {' or '.join(map(repr, NO_EFFECT[name]))}"
     known = [other.replace("-", "_") for other in BY_NAME]
     return f"LLM has no argument {name}{hint(name, known)}"

@@ -16,7 +16,12 @@ from .options import INSTEAD_OF_FLAG, NO_EFFECT, OF_SERVER
 WITHOUT_EFFECT = "paged_serve.flags_without_effect"  # in the context's meta: flags, in their order
 _KNOWN = {name.replace("_", "-"): values for name, values in (NO_EFFECT | OF_SERVER).items()}
 _INSTEAD = {name.replace("_", "-"): instead for name, instead in INSTEAD_OF_FLAG.items()}
-_SHORT = {"-O": "--optimization-level", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size"}
+_SHORT = {
+    "-O": "--optimization-level",
+    "-cc": "--compilation-config",
+    "-dp": "--data-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+}
 
 
 class ServeCommand(GroupedCommand):
@@ -65,7 +70,8 @@ class _CommandLine:
         flag, equals, value = word.partition("=")
         if flag[:2] == "-O" and flag[2:].isdecimal():
             flag, equals, value = "-O", "=", flag[2:]
-        flag = _SHORT.get(flag, flag)
+        head, dot, inner = flag.partition(".")
+        flag = _SHORT.get(head, head) + dot + inner
         return flag if flag in self._options else flag.replace("_", "-"), equals, value
 
     def _leave_out(self, flag: str, text: str | None, rest: list[str]) -> bool:

@@ -33,6 +33,18 @@ def test_flags_that_have_no_effect_are_left_out_and_listed():
     ]
 
 
+def test_a_deployments_flags_for_speed_and_logs_have_no_effect():
+    args = "--max-seq-len-to-capture 8192 --attention-backend FLASH_ATTN --swap-space 0 --logprobs-mode raw_logprobs"
+    more = "-cc.mode=3 --disable-fastapi-docs --no-enable-expert-parallel --stream-interval 1 --max-log-len 10"
+    config, without_effect = parsed("M", *args.split(), *more.split())
+    assert config.model.model == "M"
+    assert without_effect == [
+        *("--max-seq-len-to-capture 8192", "--attention-backend FLASH_ATTN", "--swap-space 0"),
+        *("--logprobs-mode raw_logprobs", "--compilation-config.mode 3", "--disable-fastapi-docs"),
+        *("--no-enable-expert-parallel", "--stream-interval 1", "--max-log-len 10"),
+    ]
+
+
 def test_names_may_have_underscores_and_one_flag_several_values():
     config, without_effect = parsed(
         "M", "--served_model_name", "a", "b", "--max_model_len", "64", "--api-key", "k", "l"
@@ -58,6 +70,13 @@ def test_the_model_may_stand_behind_a_flag_of_one_value():
         ("--enable-log-requests", "prompts are not logged"),
         ("--skip-tokenizer-init", "--skip-tokenizer-init is not supported: it is always off."),
         ("--speculative-config {}", "--speculative-config is not supported: use --speculative, --draft-model"),
+        ("--stream-interval 4", "--stream-interval 4 is not supported: a request asks for it, with stream_interval."),
+        ("--enable-sleep-mode", "stop it to free them"),
+        ("--enable-expert-parallel", "use --tensor-parallel-size"),
+        ("--ssl-ca-certs f", "HTTPS needs a proxy"),
+        ("--tokenizer-revision main", "use --revision"),
+        ("--tool-parser-plugin f.py", "use --plugin"),
+        ("--nnodes 2", "--nnodes 2 is not supported: all ranks run on one host"),
         ("--task", "--task needs a value."),
         ("--load-format --port 1", "--load-format needs a value."),
         ("--enforce-eager=false", "--enforce-eager takes no value."),

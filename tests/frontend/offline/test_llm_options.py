@@ -39,6 +39,8 @@ def test_unknown_options_are_refused_not_ignored(start, options, reason):
         (b"demo", {}, "model=b'demo': must be"),
         ("", {"served_model_name": 5}, "served_model_name=5: "),
         ("", {"tokenizer": 5}, "tokenizer=5: is not a string"),
+        ("", {"tokenizer_mode": "slow"}, "tokenizer_mode='slow': must be 'auto'"),
+        ("", {"nnodes": 2}, "LLM has no nnodes: all ranks run on one host; use tensor_parallel_size"),
         ("", {"enable_lora": "\ud83d"}, r"enable_lora='\ud83d': has half of a surrogate pair"),
     ],
 )
