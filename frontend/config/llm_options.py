@@ -59,7 +59,7 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     if key == "dtype":
         text = str(value).removeprefix("torch.")
         value = _DTYPES.get(text, text)
-    elif key == "override_generation_config" and isinstance(value, Mapping):
+    elif key in ("override_generation_config", "default_chat_template_kwargs") and isinstance(value, Mapping):
         value = msgspec.json.encode(value).decode()
     elif key in ("served_model_names", "api_keys", "plugins", "adapters"):
         value = (value,) if isinstance(value, str) else value

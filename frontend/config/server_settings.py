@@ -1,5 +1,5 @@
 """Settings of the server: its addresses, its clients, the memory it holds for them, the loss of
-processes, and the responses that it stores.
+processes, and the responses that it stores; and of conversations, among the options of the model.
 """
 
 from .setting import Setting
@@ -7,6 +7,42 @@ from .setting import Setting
 _GROUP = "Server"
 _STORED = "Stored responses"
 
+CONVERSATION_SETTINGS = (
+    Setting(
+        "Model",
+        "server.chat_template",
+        ("--chat-template",),
+        "Jinja file to use instead of the model's template.",
+        "FILE",
+    ),
+    Setting(
+        "Model",
+        "server.default_chat_template_kwargs",
+        ("--default-chat-template-kwargs",),
+        'JSON object of values that the chat template gets unless a request gives others: {"enable_thinking": false}.',
+        "JSON",
+    ),
+    Setting(
+        "Model",
+        "server.tool_call_parser",
+        ("--tool-call-parser",),
+        "Format of tool calls; auto: that of the chat template; none: they stay text.",
+        "FORMAT",
+    ),
+    Setting(
+        "Model",
+        "server.reasoning_parser",
+        ("--reasoning-parser",),
+        "Format of reasoning; auto: that of the chat template; none: it stays in the content.",
+        "FORMAT",
+    ),
+    Setting(
+        "Model",
+        "server.allow_special_tokens",
+        ("--allow-special-tokens",),
+        "Whether text in requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
+    ),
+)
 SERVER_SETTINGS = (
     Setting(
         _GROUP,

@@ -4,7 +4,7 @@ The command line's options, the environment variables and the keys of a configur
 """
 
 from .lora_settings import LORA_SETTINGS
-from .server_settings import SERVER_SETTINGS
+from .server_settings import CONVERSATION_SETTINGS, SERVER_SETTINGS
 from .setting import Setting
 from .speculation_settings import SPECULATION_SETTINGS
 from .web_settings import WEB_SETTINGS
@@ -88,33 +88,7 @@ SETTINGS = (
         "Tokens that make an embedding: the last, the mean of all, or the first (cls); auto: as the model says.",
     ),
     Setting("Model", "model.seed", ("--seed",), "Seed from which requests without one derive theirs.", "N"),
-    Setting(
-        "Model",
-        "server.chat_template",
-        ("--chat-template",),
-        "Jinja file to use instead of the model's template.",
-        "FILE",
-    ),
-    Setting(
-        "Model",
-        "server.tool_call_parser",
-        ("--tool-call-parser",),
-        "Format of tool calls; auto: that of the chat template; none: they stay text.",
-        "FORMAT",
-    ),
-    Setting(
-        "Model",
-        "server.reasoning_parser",
-        ("--reasoning-parser",),
-        "Format of reasoning; auto: that of the chat template; none: it stays in the content.",
-        "FORMAT",
-    ),
-    Setting(
-        "Model",
-        "server.allow_special_tokens",
-        ("--allow-special-tokens",),
-        "Whether text in requests may spell special tokens like <|im_end|>; default: in prompts, not in conversations.",
-    ),
+    *CONVERSATION_SETTINGS,
     Setting(
         "Memory",
         "cache.kv_cache_dtype",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.special_tokens import SPECIAL_TOKENS
 
 from .messages import (
@@ -83,9 +83,11 @@ class _Sent(msgspec.Struct):
 _decode_sent = msgspec.json.Decoder(_Sent).decode
 
 
-def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = True) -> TemplateInput:
+def template_input(
+    body: ConversationFields, raw: bytes, default_kwargs: Mapping[str, Any], *, use_tools: bool = True
+) -> TemplateInput:
     """The template's input; `raw`: the JSON that `body` was decoded from. Raises InvalidRequest for invalid content."""
-    kwargs = _of_fields(body) | _checked_kwargs(body.chat_template_kwargs)
+    kwargs = {**default_kwargs, **_of_fields(body), **_checked_kwargs(body.chat_template_kwargs)}
     goes_on = bool(body.continue_final_message)
     if goes_on and body.add_generation_prompt:
         raise InvalidRequest(
@@ -97,6 +99,18 @@ def template_input(body: ConversationFields, raw: bytes, *, use_tools: bool = Tr
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(_with_tool_calls(sent.messages))]
     tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(sent.tools or ())]
     return TemplateInput(messages, tools if use_tools and tools else None, begins_turn, goes_on, kwargs)
+
+
+def default_template_kwargs(text: str) -> dict[str, Any]:
+    """The values of --default-chat-template-kwargs. Raises ConfigError."""
+    origin = "default_chat_template_kwargs"
+    try:
+        return _checked_kwargs(msgspec.json.decode(text or "{}", type=TemplateKwargs), origin)
+    except (msgspec.DecodeError, RecursionError) as error:
+        example = 'such as {"enable_thinking": false}'
+        raise ConfigError(f"{origin}={text:.200}: must be a JSON object, {example}: {error}") from None
+    except InvalidRequest as error:
+        raise ConfigError(error.message) from None
 
 
 def conversation_of(conversation: Mapping[str, Any]) -> tuple[Conversation, bytes]:
@@ -126,12 +140,11 @@ def check_depth(value: object, field: str, levels: int = MAX_JSON_DEPTH) -> None
             check_depth(inner, field, levels - 1)
 
 
-def _checked_kwargs(kwargs: TemplateKwargs | None) -> dict[str, Any]:
+def _checked_kwargs(kwargs: TemplateKwargs | None, origin: str = "chat_template_kwargs") -> dict[str, Any]:
     for name in kwargs or {}:
         if not name.isidentifier() or len(name) > MAX_KWARG_CHARS or name in RESERVED_KWARGS:
             raise InvalidRequest(
-                f"chat_template_kwargs cannot set {name[:MAX_KWARG_CHARS]!r}; it must be a variable of the template",
-                "chat_template_kwargs",
+                f"{origin} cannot set {name[:MAX_KWARG_CHARS]!r}; it must be a variable of the template", origin
             )
     return dict(kwargs or {})
 

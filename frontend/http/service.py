@@ -19,6 +19,7 @@ from ..adapters.known_adapters import KnownAdapters
 from ..admission import Admission
 from ..buffer_budget import BufferBudget
 from ..client.async_client import AsyncClient
+from ..conversation.conversation import default_template_kwargs
 from ..conversation.model_files import kept_template, model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder
 from ..conversation.strict_json import decode_body
@@ -56,6 +57,7 @@ class TextSide:
     config: Config
     tokenizer: Tokenizer
     template: TemplateRenderer | None
+    template_kwargs: Mapping[str, Any]
     longest_token_chars: int
     sampling_defaults: Mapping[str, Any]
     formats: ModelFormats
@@ -74,10 +76,11 @@ class TextSide:
         formats = model_formats(
             () if template is None else template.sources.values(), server.tool_call_parser, server.reasoning_parser
         )
-        defaults = sampling_defaults(config.model)
+        kwargs, defaults = default_template_kwargs(server.default_chat_template_kwargs), sampling_defaults(config.model)
         files, adapters = PoolingFiles.load(config.model), KnownAdapters(config, run_dir)
         adapters.read_configured()
-        return cls(config, tokenizer, renderer, tokenizer.longest_token_chars(), defaults, formats, files, adapters)
+        longest = tokenizer.longest_token_chars()
+        return cls(config, tokenizer, renderer, kwargs, longest, defaults, formats, files, adapters)
 
     def facts(self) -> dict[str, str]:
         """Lines for the banner."""
@@ -132,6 +135,7 @@ class Service:
     pooling: PoolingTexts
     io_processors: Mapping[str, IOProcessor]  # of plugins, by name
     template: TemplateRenderer | None
+    template_kwargs: Mapping[str, Any]  # that the template gets unless a request gives others
     formats: ModelFormats  # the formats of the model's outputs
     grammars: GrammarCompiler
     admission: Admission
@@ -177,6 +181,7 @@ class Service:
             pooling=PoolingTexts(text.tokenizer, encoder, text.pooling_files),
             io_processors=load_io_processors(config.model.plugins, names[0]),
             template=text.template,
+            template_kwargs=text.template_kwargs,
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,

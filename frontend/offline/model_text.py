@@ -12,7 +12,7 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 from ..client.request_terms import instance_of
-from ..conversation.conversation import TemplateInput, conversation_of, template_input
+from ..conversation.conversation import TemplateInput, conversation_of, default_template_kwargs, template_input
 from ..conversation.messages import continued_text
 from ..conversation.model_files import model_template, sampling_defaults
 from ..conversation.prompt_encoder import PromptEncoder, without
@@ -66,6 +66,7 @@ class ModelText:
         sources = () if templates is None else templates.sources.values()
         self._formats = model_formats(sources, config.server.tool_call_parser, config.server.reasoning_parser)
         self._renderer = None if templates is None else TemplateRenderer(templates)
+        self._template_kwargs = default_template_kwargs(config.server.default_chat_template_kwargs)
         self._given_renderer: TemplateRenderer | None = None  # for the last chat_template that a caller passed
         self._given_lock = threading.Lock()  # keeps a renderer from being replaced while it renders
 
@@ -85,7 +86,8 @@ class ModelText:
             checked_text(instance_of(str, options.chat_template, "chat_template"), "chat_template")
         body, raw = conversation_of({"messages": conversation, **options.fields()})
         choice = tool_choice_of(body)
-        given, mark = self.encoder.prepared(template_input(body, raw, use_tools=choice.mode != "none"))
+        of_template = template_input(body, raw, self._template_kwargs, use_tools=choice.mode != "none")
+        given, mark = self.encoder.prepared(of_template)
         rendered = self._render(given, mark, options.chat_template)
         text = without(rendered, mark)
         continued = continued_text(body.messages) if body.continue_final_message else ""

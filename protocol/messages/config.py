@@ -176,6 +176,7 @@ class ServerConfig(_Layer, frozen=True):
     allowed_hosts: Annotated[tuple[HostPattern, ...], Meta(max_length=256)] = ()
     root_path: RootPath = ""  # prefix that a proxy adds to every path, and may have removed again
     chat_template: Text = ""  # file; "" means the model's
+    default_chat_template_kwargs: Text = ""  # JSON object; a request's chat_template_kwargs replace its values
     tool_call_parser: Text = "auto"  # format of tool calls in outputs; auto: from the chat template; or none
     reasoning_parser: Text = "auto"  # the same for reasoning
     allow_special_tokens: bool | None = None  # written as text in requests; None: in prompts, not in conversations

@@ -32,6 +32,7 @@ def fingerprint(config: Config, arithmetic: str) -> str:
         model.seed,
         config.cache.kv_cache_dtype,
         config.server.chat_template,
+        config.server.default_chat_template_kwargs,
         config.server.allow_special_tokens,
         config.server.tool_call_parser,
         config.server.reasoning_parser,

@@ -40,6 +40,7 @@ EXAMPLES = {  # valid values of each setting, one for each of the three sources
     "model.generation_config": ("none", "vllm", "auto"),
     "model.pooling": ("mean", "last", "cls"),
     "server.chat_template": ("a", "b", "c"),
+    "server.default_chat_template_kwargs": ("{}", '{"a": 1}', '{"a": 2}'),
     "server.tool_call_parser": ("a", "b", "c"),
     "server.reasoning_parser": ("a", "b", "c"),
     "server.client_address": ("tcp://a:1", "tcp://b:2", "tcp://c:3"),

@@ -55,6 +55,13 @@ def test_a_path_is_as_good_as_its_text():
     assert config_of(folder, {"tokenizer": folder}) == config_of(str(folder), {"tokenizer": str(folder)})
 
 
+def test_objects_are_as_good_as_their_json():
+    objects = {"default_chat_template_kwargs": {"shout": True}, "override_generation_config": {"top_k": 3}}
+    config = config_of("", objects)
+    assert config.server.default_chat_template_kwargs == '{"shout":true}'
+    assert config.model.override_generation_config == '{"top_k":3}'
+
+
 def test_options_reach_the_configuration(start):
     llm = start(
         dtype="half",

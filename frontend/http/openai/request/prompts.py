@@ -117,7 +117,7 @@ async def _rendered(
     template, encoder = service.chat_template(), service.encoder
 
     def prepared() -> tuple[TemplateInput, str]:
-        return encoder.prepared(template_input(body, raw, use_tools=use_tools))
+        return encoder.prepared(template_input(body, raw, service.template_kwargs, use_tools=use_tools))
 
     given, mark = await service.off_loop(len(raw), prepared)
     return await template.render(given, moment=moment, mark=mark), mark

@@ -5,6 +5,8 @@ import json
 import msgspec
 import pytest
 
+from paged_serve.protocol.errors import ConfigError
+
 from ...http_server import Server
 
 
@@ -47,6 +49,27 @@ def test_template_options_reach_the_template(folder):
     server = Server(folder)
     server.chat(add_generation_prompt=False, chat_template_kwargs={"shout": True})
     assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids) == "<user>hi!"
+
+
+def test_a_request_replaces_the_servers_options_of_the_template(folder):
+    server = Server(folder, options={"default_chat_template_kwargs": '{"shout": true}'})
+    assert server.good("/apply-template", {"messages": TALK[:1]})["prompt"] == "<user>hi!<assistant>"
+    for given, prompt in (({}, "<user>hi!<assistant>"), ({"shout": False}, "<user>hi<assistant>")):
+        server.chat(messages=TALK[:1], chat_template_kwargs=given)
+        assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids) == prompt
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("thinking=1", "default_chat_template_kwargs=thinking=1: must be a JSON object, such as"),
+        ("[1]", "must be a JSON object"),
+        ('{"tools": 1}', "default_chat_template_kwargs cannot set 'tools'; it must be a variable of the template"),
+    ],
+)
+def test_unusable_options_of_the_template_end_the_start(folder, given, reason):
+    with pytest.raises(ConfigError, match=reason):
+        Server(folder, options={"default_chat_template_kwargs": given})
 
 
 ENDED = (

@@ -55,6 +55,7 @@ def test_settings_that_change_no_byte_keep_the_fingerprint(section, field, value
         ("model", "override_generation_config", "{}"),
         ("cache", "kv_cache_dtype", "int8"),
         ("server", "chat_template", "{{ messages }}"),
+        ("server", "default_chat_template_kwargs", '{"enable_thinking": false}'),
         ("server", "allow_special_tokens", True),
         ("server", "tool_call_parser", "none"),
         ("server", "reasoning_parser", "none"),
