@@ -15,7 +15,7 @@ POOLING_URLS = (
     *("/v1/embeddings", "/v2/embed", "/pooling", "/classify"),
     *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
 )
-URLS = ("/v1/chat/completions", "/v1/completions", *POOLING_URLS)
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *POOLING_URLS)
 MAX_LINE_BYTES = 8 << 20  # twice the limit of a server
 ID_PREFIX = "batch_req_"
 _LINE_PREFIX = b'{"id":"' + ID_PREFIX.encode()  # of every result
@@ -37,6 +37,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
             return f"url is {self.url!r:.80}; it must be one of {', '.join(URLS)}"
         if self.body.get("stream"):
             return "stream is true; a batch has no streams, leave it out"
+        if self.body.get("background"):
+            return "background is true; a batch waits for every answer, leave it out"
         return ""
 
 

@@ -143,6 +143,7 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
         "no JSON\n",
         line(4),
         {"custom_id": "c5", "method": "POST", "url": "/v1/completions"},
+        line(6, url="/v1/responses", body={"input": "a", "background": True}),
     ]
     write(tmp_path / "in.jsonl", wrong)
     assert run(server, tmp_path).exit_code == 1
@@ -153,6 +154,7 @@ def test_lines_that_are_not_requests_each_get_a_reason(server, tmp_path):
     assert "stream is true" in reasons["c3"]
     assert "line 4 is not a request" in reasons[None]
     assert "line 6 is not a request: Object missing required field `body`" in reasons["c5"]
+    assert "background is true" in reasons["c6"]
     assert (reasons["c4"], server.prompts) == (None, ["p4"])
 
 
@@ -320,7 +322,9 @@ def test_a_custom_id_that_is_taken_is_refused(server, tmp_path):
 def test_the_built_in_model_answers_a_file(tmp_path):
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
     chat = line(1, url="/v1/chat/completions", body=body)
-    write(tmp_path / "in.jsonl", [chat, line(2, body={"prompt": "The capital of France is", "max_tokens": 3})])
+    text = line(2, body={"prompt": "The capital of France is", "max_tokens": 3})
+    response = line(3, url="/v1/responses", body={"input": "hi", "max_output_tokens": 3, "temperature": 0})
+    write(tmp_path / "in.jsonl", [chat, text, response])
     files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
     command = [sys.executable, "-m", "paged_serve", "run-batch", *files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -328,3 +332,5 @@ def test_the_built_in_model_answers_a_file(tmp_path):
     found = results(tmp_path)
     assert found["c1"]["response"]["body"]["choices"][0]["message"]["content"]
     assert found["c2"]["response"]["body"]["usage"]["completion_tokens"] == 3
+    [message] = found["c3"]["response"]["body"]["output"]
+    assert message["content"][0]["text"] == found["c1"]["response"]["body"]["choices"][0]["message"]["content"]
