@@ -68,6 +68,8 @@ def make_keys(folder: str, name: str) -> tuple[str, str]:
     """Make a certificate: (public file, secret file). Raises ConfigError when the name is taken."""
     import zmq.auth
 
+    if Path(name).name != name or name in ("", ".."):
+        raise ConfigError(f"{name!r} is not the name of a file; name the folder with --folder")
     files = [Path(folder, name + suffix) for suffix in (PUBLIC_SUFFIX, SECRET_SUFFIX)]
     for path in files:
         if path.exists():

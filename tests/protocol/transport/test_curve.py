@@ -121,3 +121,10 @@ def test_keys_that_find_no_space_leave_no_file(tmp_path):
         make_keys(str(tmp_path), "server")
     assert list(tmp_path.iterdir()) == []
     make_keys(str(tmp_path), "server")
+
+
+@pytest.mark.parametrize("name", ["a/b", "/a", "..", ""])
+def test_a_name_with_a_folder_is_refused_with_the_option_for_folders(tmp_path, name):
+    with pytest.raises(ConfigError, match="is not the name of a file; name the folder with --folder"):
+        make_keys(str(tmp_path), name)
+    assert list(tmp_path.iterdir()) == []

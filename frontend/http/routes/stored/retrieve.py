@@ -74,7 +74,9 @@ async def list_input_items(service: Service, exchange: Exchange) -> None:
     await exchange.body()
     row, query = await _row(service, exchange), _query(exchange)
     items = [_listed(row.id, i, item) for i, item in enumerate(msgspec.json.decode(row.input))]
-    if query.get("order", "desc") != "asc":
+    if (order := query.get("order", "desc")) not in ("asc", "desc"):
+        raise HttpError(400, f"order is {order[:100]!r}; it must be asc or desc.", "order")
+    if order == "desc":
         items.reverse()
     start = 0
     if (after := query.get("after")) is not None:
