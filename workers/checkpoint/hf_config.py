@@ -167,6 +167,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     linear_key_head_dim: Size = 128
     linear_value_head_dim: Size = 128
     linear_conv_kernel_dim: Size = 4
+    linear_lower_bound: float = 0.0  # Ling 3: of the logarithms of decays; 0: none
     linear_allow_neg_eigval: bool = True  # OLMo Hybrid: beta is up to 2
     time_step_limit: tuple[float, float] = (0.0, math.inf)
     head_bias: bool = False  # of the output head, in families with a field for it

@@ -1,4 +1,4 @@
-"""Attention whose outputs have a gate (Qwen3-Next, Qwen3.5, Laguna)."""
+"""Attention whose outputs have a gate (Qwen3-Next, Qwen3.5, Laguna, Ling 3)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,14 +8,17 @@ from torch import Tensor
 from ..layers.linear import Linear
 from ..layers.recurrent.recurrences import Recurrences
 from .attention import Attention
+from .latent_attention import LatentAttention, SparseLatentAttention
 from .mixer import GroupStep
+
+AnyAttention = Attention | LatentAttention | SparseLatentAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatedAttention:
     """output(attention * function(gate)), with a gate for each element that is projected from the token."""
 
-    attention: Attention
+    attention: AnyAttention
     gate: Linear
     function: Literal["sigmoid", "softplus"]
     recurrences: Recurrences

@@ -24,12 +24,16 @@ class LatentAttention:
     ops: Ops
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        return self.output(step.returned(self.attended(step, normed)))
+
+    def attended(self, step: GroupStep, normed: Tensor) -> Tensor:
+        """The input of the output projection."""
         projected = self.down(normed)
         query, latent = projected[:, : self.query_size], projected[:, self.query_size :]
         self.heads.write(step.ops, latent)  # before the next product, which overwrites `projected`
         if self.query_up is not None and self.query_norm is not None:
             query = self.query_up(self.ops.norm(query, self.query_norm, out=query))
-        return self.output(step.returned(self.heads.attend(step.attention, step.ops, query)))
+        return self.heads.attend(step.attention, step.ops, query)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +72,10 @@ class SparseLatentAttention:
     ops: Ops
 
     def __call__(self, step: GroupStep, normed: Tensor) -> Tensor:
+        return self.output(step.returned(self.attended(step, normed)))
+
+    def attended(self, step: GroupStep, normed: Tensor) -> Tensor:
+        """As of LatentAttention."""
         weights = None if self.indexer is None else self.indexer.write(step, normed)
         projected = self.down(normed)
         self.heads.write(step.ops, projected[:, self.query_size :])
@@ -75,4 +83,4 @@ class SparseLatentAttention:
         query = self.ops.norm(projected[:, : self.query_size], self.query_norm)
         if self.indexer is not None and weights is not None:
             self.indexer.select(step, query, weights)
-        return self.output(step.returned(self.heads.attend(step.attention, step.ops, self.query_up(query))))
+        return self.heads.attend(step.attention, step.ops, self.query_up(query))

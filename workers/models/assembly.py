@@ -117,7 +117,8 @@ class Assembly:
         if not geometry.has_attention(index):
             return self._recurrent.read(index)
         if geometry.latent is not None:
-            return self._latent_attention.read(index, geometry.latent, self._attention.options(index))
+            latent = self._latent_attention.read(index, geometry.latent, self._attention.options(index))
+            return self._attention.gated(index, latent) if geometry.attention_gate else latent
         if geometry.recurrent_of(index) is not None:
             attention, recurrence = self._attention.attention(index), self._recurrent.read(index)
             return parallel_mixer(self._reader, attention, recurrence, self._ops)

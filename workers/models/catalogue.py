@@ -5,6 +5,7 @@ from .families.albert import ALBERT
 from .families.apertus import APERTUS
 from .families.arcee import ARCEE
 from .families.axk1 import AXK1
+from .families.bailing_hybrid import BAILING_HYBRID
 from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bloom import BLOOM
@@ -224,6 +225,7 @@ FAMILIES = (
     QWEN3_5_MOE,
     OLMO_HYBRID,
     KIMI_LINEAR,
+    BAILING_HYBRID,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

@@ -62,6 +62,8 @@ NOT_AT_HAND = {
     "LongcatFlashForCausalLM",
     "PersimmonForCausalLM",
     "DbrxForCausalLM",
+    "BailingHybridForCausalLM",
+    "BailingMoeV3ForCausalLM",
     "MiniMaxForCausalLM",
     "MiniMaxText01ForCausalLM",
     "MiniMaxM1ForCausalLM",

@@ -67,7 +67,12 @@ def test_without_cuda_kernels_the_layer_is_refused_by_name(folder):
     _, geometry = read_geometry(folder)
     with pytest.raises(ConfigError, match="Kimi delta attention has no CUDA kernels; use --device cpu"):
         check_recurrent(geometry)
-    check_recurrent(replace(geometry, recurrent=tuple(each and replace(each, rank=0) for each in geometry.recurrent)))
+    check_recurrent(
+        replace(
+            geometry,
+            recurrent=tuple(each and replace(each, has_decays_of_elements=False) for each in geometry.recurrent),
+        )
+    )
 
 
 @pytest.mark.parametrize(

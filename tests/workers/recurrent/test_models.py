@@ -15,7 +15,16 @@ from ..tiny_models.checkpoints import (
 
 NIGHTLY = [
     pytest.param(name, marks=pytest.mark.nightly)
-    for name in ("bamba", "mamba", "falcon-mamba", "falcon-h1-with-norms", "qwen3.5-moe", "olmo-hybrid", "kimi-linear")
+    for name in (
+        "bamba",
+        "mamba",
+        "falcon-mamba",
+        "falcon-h1-with-norms",
+        "qwen3.5-moe",
+        "olmo-hybrid",
+        "kimi-linear",
+        "bailing-hybrid",
+    )
 ]
 VARIANTS = ["mamba2", "minimax", "granite4", "qwen3-next", "nemotron-h", "jamba", "falcon-h1", *NIGHTLY]
 LENGTH = 1100  # several blocks of every model

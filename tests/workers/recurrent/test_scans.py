@@ -78,9 +78,9 @@ class Mamba2Layer:
 class GatedDeltaLayer:
     """The gated delta rule and its inputs; `decays` of a head."""
 
-    def __init__(self, heads, key_heads, key_dim, value_dim, decays=1, max_beta=1.0):
+    def __init__(self, heads, key_heads, key_dim, value_dim, decays=1, max_beta=1.0, lower_bound=0.0):
         a, bias = -normals((heads,), 1).exp(), normals((heads * decays,), 3) - 2
-        self.weights = GatedDelta(a, bias, key_heads, key_dim, value_dim, 1e-6, max_beta)
+        self.weights = GatedDelta(a, bias, key_heads, key_dim, value_dim, 1e-6, max_beta, lower_bound)
         self.of_keys = key_heads * key_dim
 
     def inputs(self, length, kind, dtype, seed):
@@ -99,8 +99,9 @@ class GatedDeltaLayer:
         query, key = both.repeat_interleave(w.heads // w.key_heads, 2).unbind(1)
         value = x[:, 2 * self.of_keys :].view(len(x), w.heads, w.value_dim)
         b, alpha = gates.double().split([w.heads, len(w.dt_bias)], 1)
-        size = softplus(alpha + w.dt_bias.double()).view(len(x), w.heads, -1)
-        decay = torch.exp(size * w.a.double().unsqueeze(1)).unsqueeze(3)
+        size, rates = (alpha + w.dt_bias.double()).view(len(x), w.heads, -1), w.a.double().unsqueeze(1)
+        logarithms = w.lower_bound * torch.sigmoid(-rates * size) if w.lower_bound else softplus(size) * rates
+        decay = torch.exp(logarithms).unsqueeze(3)
         state, outputs = torch.zeros(w.heads, w.key_dim, w.value_dim, dtype=torch.float64), []
         for t in range(len(x)):
             state = decay[t] * state
@@ -120,6 +121,7 @@ LAYERS = {
     "gated delta": GatedDeltaLayer(4, 2, 128, 128),
     "gated delta, no whole columns": GatedDeltaLayer(3, 3, 20, 24, max_beta=2.0),
     "gated delta, decays of elements": GatedDeltaLayer(3, 3, 20, 24, decays=20),
+    "gated delta, bounded decays": GatedDeltaLayer(3, 3, 20, 24, decays=20, lower_bound=-5.0),
 }
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 TOLERANCES = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 2**-16}

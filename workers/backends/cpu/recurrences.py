@@ -42,7 +42,8 @@ class CpuRecurrences:
     ) -> Tensor:
         out = self._buffers.take("scanned", len(x), weights.heads * weights.value_dim, x.dtype)
         per_head, sizes = (weights.a, weights.dt_bias), (weights.key_heads, weights.key_dim, weights.value_dim)
-        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, weights.eps, weights.max_beta, out)
+        limits = weights.eps, weights.max_beta, weights.lower_bound
+        return gated_delta(self._pool, rows, states, x, (b, alpha), per_head, sizes, *limits, out)
 
     def gated_norm(self, norm: GatedNorm, x: Tensor, gate: Tensor) -> Tensor:
         out = self._buffers.take("gated", len(x), x.shape[1], x.dtype)

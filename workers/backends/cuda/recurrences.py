@@ -103,7 +103,7 @@ def check_recurrent(geometry: Geometry) -> None:
         if isinstance(kind, LightningLayer):
             raise ConfigError("lightning attention has no CUDA kernels; use --device cpu")
         assert isinstance(kind, ShortConvolution | Mamba1Layer | Mamba2Layer | GatedDeltaLayer), kind
-        if isinstance(kind, GatedDeltaLayer) and kind.rank:
+        if isinstance(kind, GatedDeltaLayer) and kind.has_decays_of_elements:
             raise ConfigError("Kimi delta attention has no CUDA kernels; use --device cpu")
         if kind.width not in WIDTHS:
             raise ConfigError(

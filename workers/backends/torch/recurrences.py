@@ -69,8 +69,9 @@ class TorchRecurrences(TorchCopies):
             both = both * torch.rsqrt(both.square().sum(-1, keepdim=True) + weights.eps)
             query, key = both.expand(-1, -1, sharing, -1).reshape(2, weights.heads, 1, -1)
             value = wide[2 * of_keys :].view(weights.heads, -1)
-            size = softplus(alpha[token].float() + weights.dt_bias).view(weights.heads, 1, -1)
-            decay = (size * weights.a.view(-1, 1, 1)).exp()
+            step, rates = (alpha[token].float() + weights.dt_bias).view(weights.heads, 1, -1), weights.a.view(-1, 1, 1)
+            bound = weights.lower_bound
+            decay = (bound * (step * -rates).sigmoid() if bound else softplus(step) * rates).exp()
             state = decay * state
             beta = b[token].float().sigmoid() * weights.max_beta
             change = (value - (state * key).sum(2)) * beta.unsqueeze(1)

@@ -92,7 +92,8 @@ class Mamba2:
 class GatedDelta:
     """The gated delta rule: decay = exp(a * softplus(alpha + dt_bias)); several heads may share a query and a key.
 
-    A head has one decay, or one for each element of a key.
+    A head has one decay, or one for each element of a key. With a lower bound of logarithms, decay =
+    exp(lower_bound * sigmoid(-a * (alpha + dt_bias))).
     """
 
     a: Tensor  # [heads] float32, negative
@@ -102,6 +103,7 @@ class GatedDelta:
     value_dim: int
     eps: float  # of the norms of queries and keys
     max_beta: float = 1.0
+    lower_bound: float = 0.0  # 0: none
 
     @property
     def heads(self) -> int:

@@ -124,7 +124,7 @@ def _layer_types(linear: LinearAttention, layers: Any) -> list[str] | None:
 
 def recurrent(config: HFConfig) -> tuple[Recurrent | None, ...]:
     layer = gated_delta_layer(config, config.rms_norm_eps)
-    return in_linear_layers(replace(layer, rank=layer.value_dim), config)
+    return in_linear_layers(replace(layer, has_decays_of_elements=True, rank=layer.value_dim), config)
 
 
 KIMI_LINEAR = replace(

@@ -1,7 +1,7 @@
 """Names of tensors in a checkpoint, with the defaults that most families share."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -184,9 +184,7 @@ class WeightNames:
         return max(formats, key=lambda each: each._count_in(stored))
 
     def _count_in(self, stored: Collection[str]) -> int:
-        fields = asdict(self)
-        names = [*fields.values(), *(fields["recurrent_norms"] or {}).values()]
-        return sum(name.removesuffix(".weight") in stored for name in names if isinstance(name, str))
+        return sum(name.removesuffix(".weight") in stored for name in _names_in(asdict(self)))
 
     def _with_prefix_of(self, tensors: Collection[str]) -> "WeightNames":
         """In a checkpoint saved without a head, names lack the common prefix.
@@ -227,6 +225,15 @@ class WeightNames:
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)
         return replace(self, **parts, **_begun(old, new, asdict(self)), unused_prefixes=unused)
+
+
+def _names_in(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The names of all parts."""
+    for value in fields.values():
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _names_in(value)
 
 
 def _begun(old: str, new: str, names: Mapping[str, Any]) -> dict[str, Any]:

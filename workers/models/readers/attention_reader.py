@@ -10,7 +10,7 @@ from ...layers.attention import AttentionBackend
 from ...layers.linear import Linear
 from ...layers.ops import Ops
 from ...mixers.attention import Attention, NarrowValues, SharedAttention
-from ...mixers.gated_attention import GatedAttention
+from ...mixers.gated_attention import AnyAttention, GatedAttention
 from ...mixers.mixer import Mixer
 from ..matrix_rows import Rows, query_key_value_rows, rows_of
 from ..projected import ClippedLinear, WholeNorms
@@ -36,7 +36,7 @@ class AttentionReader:
         if geometry.value_dim is not None:
             factors = torch.full((geometry.value_dim,), geometry.value_scale, device=self._reader.device)
             return NarrowValues(attention, geometry.head_dim, factors)
-        return self._gated(index, attention) if geometry.attention_gate else attention
+        return self.gated(index, attention) if geometry.attention_gate else attention
 
     def attention(self, index: int) -> Attention:
         reader = self._reader
@@ -125,20 +125,21 @@ class AttentionReader:
         buckets = distance_buckets(relative.num_buckets, relative.max_distance).to(table.device)
         return table.float()[buckets, heads].T.contiguous()
 
-    def _gated(self, index: int, attention: Attention) -> Mixer:
+    def gated(self, index: int, attention: AnyAttention) -> Mixer:
         reader = self._reader
         geometry, by = reader.geometry.of_layer(index), reader.geometry.attention_gate
         assert by is not None
-        total = geometry.num_heads * geometry.head_dim
+        width = geometry.latent.value_dim if geometry.latent else geometry.head_dim
+        total = geometry.num_heads * width
         if own := reader.names.attention_gate.format(index):
             rows = Rows(own, total, reader.even_span(total))
             if reader.names.has_gates_of_heads:  # each row is read once for each element of its head
-                heads = torch.arange(*reader.even_span(geometry.num_heads)).repeat_interleave(geometry.head_dim)
+                heads = torch.arange(*reader.even_span(geometry.num_heads)).repeat_interleave(width)
                 rows = Rows.chosen(own, geometry.num_heads, heads)
             gate = reader.column_parallel([rows], geometry.hidden_size, False)
             return GatedAttention(attention, gate, by, self._parts.recurrences)
         name, heads = reader.names.query.format(index), torch.arange(*reader.even_span(geometry.num_heads))
-        rows = Rows.chosen(name, 2 * total, rows_of(2 * heads + 1, torch.arange(geometry.head_dim)))
+        rows = Rows.chosen(name, 2 * total, rows_of(2 * heads + 1, torch.arange(width)))
         gate = reader.column_parallel([rows], geometry.hidden_size, False, f"{name} (gate)")
         return GatedAttention(attention, gate, by, self._parts.recurrences)
 

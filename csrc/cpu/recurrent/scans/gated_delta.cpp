@@ -102,6 +102,8 @@ template <class Element> void normalise(const Element* from, int size, float eps
 // Not inlined: the constants of both functions are more than there are registers.
 [[gnu::noinline]] F32 decay_of(F32 x, float a) { return exp(softplus(x) * a); }
 
+[[gnu::noinline]] F32 bounded_decay_of(F32 x, float a, float bound) { return exp(sigmoid(x * -a) * bound); }
+
 template <class Element> struct Head {
   const GatedDeltaParams& p;
   const int head, width;
@@ -120,15 +122,17 @@ template <class Element> struct Head {
     if (p.decays > 1) return decays_of_rows(token, count);
     gather_tokens((const Element*)p.alpha + token * p.alpha_stride + head, p.alpha_stride, count, decay);
     for (int t = 0; t < count; t += LANES)
-      store(decay + t, decay_of(load(decay + t) + p.dt_bias[head], p.a[head]));
+      store(decay + t, decays_of(load(decay + t) + p.dt_bias[head]));
   }
+
+  F32 decays_of(F32 x) const { return p.lower_bound ? bounded_decay_of(x, p.a[head], p.lower_bound) : decay_of(x, p.a[head]); }
 
   void decays_of_rows(int token, int count) {
     const float* bias = p.dt_bias + (int64_t)head * p.decays;
     for (int t = 0; t < count; t++) {
       const Element* alpha = (const Element*)p.alpha + (token + t) * p.alpha_stride + (int64_t)head * p.decays;
       each_vector(p.decays, [&](int at, int n) {
-        put(decay + t * p.decays + at, decay_of(get(alpha + at, n) + get(bias + at, n), p.a[head]), n);
+        put(decay + t * p.decays + at, decays_of(get(alpha + at, n) + get(bias + at, n)), n);
       });
     }
   }

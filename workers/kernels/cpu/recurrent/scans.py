@@ -51,6 +51,7 @@ def gated_delta(
     sizes: tuple[int, int, int],
     eps: float,
     max_beta: float,
+    lower_bound: float,
     out: Tensor,
 ) -> Tensor:
     """Set `out` [tokens, heads * value_dim] as Recurrences.gated_delta has it.
@@ -69,7 +70,7 @@ def gated_delta(
     strides: tuple[int, ...] = (out.stride(0), x.stride(0))
     strides += tuple(each.stride(0) for each in gates)
     counts = heads, key_heads, gates[1].shape[1] // heads, *of_heads
-    rest = *strides, *counts, key_dim**-0.5, eps, max_beta, DTYPE_CODES[x.dtype]
+    rest = *strides, *counts, key_dim**-0.5, eps, max_beta, lower_bound, DTYPE_CODES[x.dtype]
     pool.functions["gated_delta"](pool.handle, GATED_DELTA(*state_fields(rows, states), *tensors, *weights, *rest))
     return out
 

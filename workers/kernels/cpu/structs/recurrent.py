@@ -57,7 +57,7 @@ class GatedDeltaParams(ctypes.Structure):
         *((name, c_void_p) for name in ("y", "query", "key", "value", "b", "alpha", "a", "dt_bias")),
         *((name, c_int64) for name in ("y_stride", "x_stride", "b_stride", "alpha_stride")),
         *((name, c_int32) for name in ("heads", "key_heads", "decays", "key_dim", "value_dim")),
-        *((name, c_float) for name in ("scale", "eps", "max_beta")),
+        *((name, c_float) for name in ("scale", "eps", "max_beta", "lower_bound")),
         ("dtype", c_int32),
     )
 

@@ -34,15 +34,22 @@ class GatedDeltaReader:
         names, hidden, share = reader.names.gated_delta, reader.geometry.hidden_size, kind.of_rank(reader.group.size)
         rows = self._rows_by_key_head(index, kind) if names.by_key_head else self._rows_by_part(index, kind)
         heads = slice(*reader.even_span(kind.heads))
-        dt_bias = self._parts.per_head(names.dt_bias.format(index), kind.heads)[heads]
+        bias = self._parts.per_head(names.dt_bias.format(index), kind.decays)[slice(*reader.even_span(kind.decays))]
+        sizes = share.key_heads, kind.key_dim, kind.value_dim
         rates = self._parts.rates_of_heads(names.a_log.format(index), kind.heads)[heads]
         return GatedDeltaMixer(
             layer=index,
             sizes=share,
             into=reader.column_parallel(rows, hidden, False),
             convolution=self._parts.convolution(self._channels_of(index, kind), kind.width),
-            delta=GatedDelta(rates, dt_bias, share.key_heads, kind.key_dim, kind.value_dim, EPS, kind.max_beta),
-            norm=GatedNorm(self._weights_of_heads(index, kind), kind.value_dim, kind.norm_eps, gates_last=True),
+            delta=GatedDelta(rates, bias, *sizes, EPS, kind.max_beta, kind.lower_bound),
+            norm=GatedNorm(
+                self._weights_of_heads(index, kind),
+                kind.value_dim,
+                kind.norm_eps,
+                gates_last=True,
+                sigmoid_gates=kind.has_decays_of_elements,
+            ),
             output=reader.row_parallel(names.output.format(index), hidden, kind.inner_size, False),
             recurrences=self._parts.recurrences,
         )
@@ -88,7 +95,7 @@ class GatedDeltaReader:
     def _rows_by_part(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
         """Queries, keys and values, then gates, b and alpha."""
         names = self._reader.names.gated_delta
-        others = (names.gates, kind.inner_size), (names.b, kind.heads), (names.alpha, kind.heads)
+        others = (names.gates, kind.inner_size), (names.b, kind.heads), (names.alpha, kind.decays)
         rows = [Rows(name.format(index), size, self._reader.even_span(size)) for name, size in others]
         return self._queries_keys_values((names.query, names.key, names.value), index, kind) + rows
 
