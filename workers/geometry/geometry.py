@@ -69,6 +69,7 @@ class Geometry:
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
     xielu: tuple[tuple[float, float], ...] = ()  # per layer, of its activation, as in files. Empty: tensors have them
+    is_differential: bool = False  # heads attend in pairs; queries are half as wide as values, then zeros
     has_value_norm: bool = False  # each value head is scaled to a mean square of 1
     value_dim: int | None = None  # of each head; the cache pads it to head_dim. None: head_dim
     value_scale: float = 1.0  # of attention's outputs; only with value_dim
@@ -214,6 +215,8 @@ class Geometry:
         for name, count in parts:
             if count % tp_size:
                 return f"does not divide the model's {name}, {count}"
+        if self.is_differential and self.num_kv_heads // 2 % tp_size:
+            return f"does not divide the model's {self.num_kv_heads // 2} pairs of KV heads"
         for kv_heads in {sizes.num_kv_heads for sizes in self.layer_sizes} or {self.num_kv_heads}:
             if kv_heads % tp_size and tp_size % kv_heads:
                 return f"neither divides the model's {kv_heads} KV heads nor is a multiple of them"

@@ -18,6 +18,7 @@ from .families.dbrx import DBRX
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .families.deepseek_v32 import DEEPSEEK_V32
+from .families.diffllama import DIFFLLAMA
 from .families.distilbert import DISTILBERT
 from .families.dots1 import DOTS1
 from .families.electra import ELECTRA
@@ -192,6 +193,7 @@ FAMILIES = (
     APERTUS,
     JAIS2,
     NANOCHAT,
+    DIFFLLAMA,
     MPT,
     MIXTRAL,
     QWEN2_MOE,

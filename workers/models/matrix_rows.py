@@ -82,6 +82,28 @@ def query_key_value_rows(
     return [Rows.chosen(names[0], total, rows)]
 
 
+def differential_rows(
+    names: tuple[str, str, str], geometry: Geometry, pairs: Span, layer: int
+) -> tuple[list[Rows], Tensor]:
+    """The rows of some `pairs` of KV heads, and of their queries; and whether each belongs to its head, [n] bool.
+
+    In the file heads are half as wide, KV heads n and n + count / 2 are a pair, and the values of a pair are those of
+    both. A query is padded with its own elements, which must be multiplied by 0; what pads a key is then not read.
+    """
+    order, size, half = order_of_head(geometry, layer), geometry.head_dim // 2, geometry.num_kv_heads // 2
+    sharing, first = geometry.num_heads // geometry.num_kv_heads, torch.arange(*pairs)
+    keys = torch.stack([first, first + half], 1).flatten()
+    queries = rows_of(keys, torch.arange(sharing))
+    values = torch.stack([keys % half, keys % half + half], 1).flatten()
+    of_queries, of_keys = (each.unsqueeze(1) * size + order % size for each in (queries, keys))
+    rows = [
+        Rows.chosen(names[0], geometry.num_heads * size, of_queries.flatten()),
+        Rows.chosen(names[1], geometry.num_kv_heads * size, of_keys.flatten()),
+        Rows.chosen(names[2], geometry.num_kv_heads * size, rows_of(values, torch.arange(size))),
+    ]
+    return rows, torch.cat([(order < size).repeat(len(queries)), torch.ones(4 * len(keys) * size, dtype=torch.bool)])
+
+
 def stacked_rows(names: list[str], total: int, span: Span) -> list[Rows]:
     """`span` of each named projection of `total` rows. Equal names mean one matrix with the projections stacked."""
     if len(set(names)) == len(names):

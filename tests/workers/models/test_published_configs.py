@@ -64,6 +64,7 @@ NOT_AT_HAND = {
     "DbrxForCausalLM",
     "BailingHybridForCausalLM",
     "BailingMoeV3ForCausalLM",
+    "DiffLlamaForCausalLM",
     "MiniMaxForCausalLM",
     "MiniMaxText01ForCausalLM",
     "MiniMaxM1ForCausalLM",

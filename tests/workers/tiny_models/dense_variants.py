@@ -20,6 +20,16 @@ LONG_ROPE = {
     "partial_rotary_factor": 0.75,
 }
 DENSE_VARIANTS: dict[str, dict[str, Any]] = {
+    "diffllama": {"family": "DiffLlama", "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 12},
+    "diffllama-grouped": {
+        "family": "DiffLlama",
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "attention_bias": True,
+        "rms_norm_eps": 0.01,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        "tie_word_embeddings": True,
+    },
     "llama": {"family": "Llama", "rms_norm_eps": 0.05},
     "llama-3.1": {"family": "Llama", "rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True},
     "llama-linear-biased": {

@@ -163,6 +163,7 @@ def computes(geometry: Geometry) -> bool:
     has_own_sizes = geometry.latent is not None or not geometry.has_heads
     knows_heads = has_own_sizes or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
     knows_heads = knows_heads and not (geometry.has_value_norm or geometry.layer_inputs or geometry.kv_sources)
+    knows_heads = knows_heads and not geometry.is_differential
     knows_heads = knows_heads and geometry.altup is None
     knows_heads = knows_heads and len({sizes.head_dim for sizes in geometry.layer_sizes}) < 2
     knows_scores = geometry.relative_positions is None and geometry.disentangled is None

@@ -167,6 +167,7 @@ class WeightNames:
     lightning: LightningNames = LIGHTNING_NAMES
     layer_inputs: LayerInputNames = LayerInputNames()
     altup: AltUpNames = AltUpNames()
+    differential: str = ""  # differential attention: q1, k1, q2 and k2 follow, vectors of the factor
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
     distances: str = ""  # disentangled attention: the table of distances, [2 * buckets, hidden]

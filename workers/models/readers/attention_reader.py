@@ -1,5 +1,6 @@
 """Reads attention: its projections with their norms, its options, and the gates of its outputs."""
 
+import math
 from functools import cached_property
 
 import torch
@@ -8,12 +9,14 @@ from torch import Tensor
 from ...geometry.layer_options import AttentionOptions, distance_buckets
 from ...layers.attention import AttentionBackend
 from ...layers.linear import Linear
+from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...mixers.attention import Attention, NarrowValues, SharedAttention
+from ...mixers.differential_attention import DifferentialAttention
 from ...mixers.gated_attention import AnyAttention, GatedAttention
 from ...mixers.mixer import Mixer
-from ..matrix_rows import Rows, query_key_value_rows, rows_of
-from ..projected import ClippedLinear, WholeNorms
+from ..matrix_rows import Rows, differential_rows, query_key_value_rows, rows_of
+from ..projected import ClippedLinear, ScaledLinear, WholeNorms
 from .layer_reader import LayerReader
 from .recurrent.recurrent_parts import RecurrentParts
 
@@ -32,6 +35,8 @@ class AttentionReader:
         geometry = self._reader.geometry
         if geometry.kv_source(index) != index:
             return self._shared(index)
+        if geometry.is_differential:
+            return self._differential(index)
         attention = self.attention(index)
         if geometry.value_dim is not None:
             factors = torch.full((geometry.value_dim,), geometry.value_scale, device=self._reader.device)
@@ -73,10 +78,39 @@ class AttentionReader:
             backend=self._backend,
         )
 
+    def _differential(self, index: int) -> DifferentialAttention:
+        reader = self._reader
+        geometry, size = reader.geometry, reader.geometry.head_dim
+        names = reader.names
+        each = names.query.format(index), names.key.format(index), names.value.format(index)
+        rows, own = differential_rows(each, geometry, reader.even_span(geometry.num_kv_heads // 2), index)
+        product = reader.column_parallel(rows, geometry.hidden_size, geometry.biases.qkv)
+        of_factor = [f"{names.differential.format(index)}{each}" for each in ("q1", "k1", "q2", "k2")]
+        q1, k1, q2, k2 = (reader.vector(name, size // 2).double() for name in of_factor)
+        initial = 0.8 - 0.6 * math.exp(-0.3 * index)
+        weight = torch.full((size,), 1.0 - initial, device=reader.device)
+        return DifferentialAttention(
+            attention=Attention(
+                layer=index,
+                qkv=ScaledLinear(product, self._ops, own.float().to(reader.device)),
+                query_norm=None,
+                key_norm=None,
+                output=self._output(index),
+                options=self.options(index),
+                ops=self._ops,
+                backend=self._backend,
+            ),
+            first_size=geometry.num_heads // geometry.num_kv_heads * size,
+            factor=float((q1 * k1).sum().exp() - (q2 * k2).sum().exp()) + initial,
+            norm=RMSNorm(weight, geometry.norm_eps),
+            recurrences=self._parts.recurrences,
+        )
+
     def _output(self, index: int) -> Linear:
         reader = self._reader
         geometry, name = reader.geometry.of_layer(index), reader.names.output.format(index)
         inputs = geometry.num_heads * (geometry.value_dim or geometry.head_dim)
+        inputs = inputs // 2 if geometry.is_differential else inputs
         return reader.row_parallel(name, geometry.hidden_size, inputs, geometry.biases.output)
 
     def query_key_value(self, index: int) -> Linear:
