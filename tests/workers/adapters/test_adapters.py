@@ -172,12 +172,15 @@ FUSED = {
     "falcon": ("query_key_value",),
     "phi3": ("qkv_proj", "gate_up_proj"),
     "bloom": ("query_key_value",),
+    "minimax": ("qkv_proj", "output_gate", "out_proj"),
+    "bailing-hybrid": ("f_proj", "g_proj", "dense"),  # gates of whole heads among them
+    "diffllama-grouped": ATTENTION,  # rows that are read twice
 }
 
 
 @pytest.mark.parametrize("variant", FUSED)
 def test_fused_projections_in_every_layout(variant, tmp_path, make_pool):
-    """One matrix of queries, keys and values, whose rows the kernels have in another order."""
+    """Matrices whose rows the kernels have in another order, or several times."""
     base, prompt = tmp_path / "base", [token % 100 for token in PROMPT]
     base.mkdir()
     write_checkpoint(variant, base, torch.float32)
