@@ -5,8 +5,8 @@ from typing import Literal
 
 from paged_serve.protocol.errors import ConfigError
 
-# softmax: of all logits. softmax_of_chosen: of the chosen logits. sparse_mixer: see csrc/cpu/experts/route.cpp.
-Score = Literal["softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer"]
+# softmax: of all logits. …_of_chosen: of the chosen logits. sparse_mixer: see csrc/cpu/experts/route.cpp.
+Score = Literal["softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer", "sigmoid_of_chosen"]
 NUM_SHARES = 4  # of consecutive experts; shares are summed apart, so that ranks can have whole ones
 
 
@@ -23,7 +23,8 @@ class Experts:
     groups: int = 1  # of consecutive experts, see top_groups
     # A token uses experts of so many groups: those with the best sum of two scores, with softmax with the best score.
     top_groups: int = 1
-    has_correction: bool = False  # a vector is added to the scores to choose experts, not to weigh them
+    # A vector is added to the scores, with …_of_chosen to the logits, to choose experts, not to weigh them.
+    has_correction: bool = False
     jitter: float = 0.0  # sparse_mixer
     weighs_inputs: bool = False  # weights multiply the experts' inputs instead of their outputs
     shared_size: int = 0  # intermediate size of the shared expert; 0: there is none

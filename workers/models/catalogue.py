@@ -67,6 +67,7 @@ from .families.jais2 import JAIS2
 from .families.jamba import JAMBA
 from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
+from .families.kolibri1 import KOLIBRI1
 from .families.laguna import LAGUNA
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
@@ -243,6 +244,7 @@ FAMILIES = (
     GRANITE_MOE_SWA,
     DOTS1,
     EXAONE_MOE,
+    KOLIBRI1,
     AFMOE,
     LAGUNA,
     MIMO_V2,

@@ -1,11 +1,12 @@
 // route_experts: from a router's logits to each token's experts, their weights, and the places of its rows.
 //
-// Algorithm  scores in float: softmax or sigmoid of the logits. With a correction or groups the highest scores are chosen
-//            (DeepSeek-V3, arXiv 2412.19437, 2.1.2; with softmax a group counts as its best expert, DeepSeek-V2, arXiv
-//            2405.04434, 2.2.2), otherwise the highest logits, which have the order of their scores; among equals the
-//            lower index. The sparse mixer (arXiv 2409.12136, as in inference) chooses the highest logit m of
-//            those that are left, `top_k` times; its weight is its softmax among the logits s left whose (m - s) / max(|s|, m) is
-//            at most 2 * jitter. Places by a counting sort over experts, tokens in their order.
+// Algorithm  scores in float: softmax or sigmoid of the logits, or the logits themselves, of which the chosen ones are then
+//            weighed by either. With a correction or groups the highest scores are chosen (DeepSeek-V3, arXiv 2412.19437,
+//            2.1.2; with softmax a group counts as its best expert, DeepSeek-V2, arXiv 2405.04434, 2.2.2), otherwise the
+//            highest logits, which have the order of their scores; among equals the lower index. The sparse mixer
+//            (arXiv 2409.12136, as in inference) chooses the highest logit m of those that are left, `top_k` times; its
+//            weight is its softmax among the logits s left whose (m - s) / max(|s|, m) is at most 2 * jitter. Places by a
+//            counting sort over experts, tokens in their order.
 // Shapes     experts/parameters.h
 // Tile       one row by one thread; the counting sort by the caller
 // Floor      negligible beside the products: 128 experts, 8 chosen: 1 us a row
@@ -16,7 +17,7 @@
 
 namespace {
 
-enum { SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID, SPARSE_MIXER };  // RouteParams::score
+enum { SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID, SPARSE_MIXER, SIGMOID_OF_CHOSEN };  // RouteParams::score
 constexpr float LEAST_SUM = 1e-20f;  // of weights, so that none of them is divided by zero
 constexpr float LOWEST = -__builtin_inff();
 
@@ -77,13 +78,14 @@ void choose_row(const RouteParams& p, const float* logits, float* scores, float*
   const int size = p.num_experts;
   if (p.score == SIGMOID) each_vector(size, [&](int at, int n) { put(scores + at, sigmoid(get(logits + at, n)), n); });
   if (p.score == SOFTMAX) softmax(scores, logits, size);
-  const bool by_scores = p.correction || p.groups > 1;
-  std::copy_n(by_scores && p.score != SOFTMAX_OF_CHOSEN ? scores : logits, size, choice);
+  const bool by_scores = p.score == SOFTMAX || p.score == SIGMOID;
+  std::copy_n(by_scores && (p.correction || p.groups > 1) ? scores : logits, size, choice);
   if (p.correction) each_vector(size, [&](int at, int n) { put(choice + at, get(choice + at, n) + get(p.correction + at, n), n); });
   if (p.groups > 1) leave_top_groups(p, choice, weights, experts);
   choose(choice, size, p.top_k, experts);
-  for (int j = 0; j < p.top_k; j++) weights[j] = (p.score == SOFTMAX_OF_CHOSEN ? logits : scores)[experts[j]];
+  for (int j = 0; j < p.top_k; j++) weights[j] = (by_scores ? scores : logits)[experts[j]];
   if (p.score == SOFTMAX_OF_CHOSEN) softmax(weights, weights, p.top_k);
+  if (p.score == SIGMOID_OF_CHOSEN) each_vector(p.top_k, [&](int at, int n) { put(weights + at, sigmoid(get(weights + at, n)), n); });
 }
 
 void route_row(const RouteParams& p, int row) {

@@ -17,7 +17,7 @@ struct RouteExpertsParams {
   float scale, jitter;
 };
 
-enum { SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID, SPARSE_MIXER };
+enum { SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID, SPARSE_MIXER, SIGMOID_OF_CHOSEN };
 constexpr int WARPS = THREADS / 32, COLUMNS = EXPERTS + HAS_GATE;
 constexpr float LEAST_SUM = 1e-20f;
 static_assert(SHARED_BYTES == WARPS * EXPERTS * 4 && SLOTS<EXPERTS> <= 32 && TOP_K <= EXPERTS && EXPERTS % GROUPS == 0);
@@ -103,6 +103,7 @@ KERNEL(route_experts, RouteExpertsParams) {
   WarpRow<TOP_K> found = {};
   each_element<TOP_K>([&](int s, int at) { found[s] = scratch[at]; });
   if (SCORE == SOFTMAX_OF_CHOSEN) softmax<TOP_K>(found);
+  if (SCORE == SIGMOID_OF_CHOSEN) each_element<TOP_K>([&](int s, int) { found[s] = sigmoid(found[s]); });
   float divisor = 1.f;
   if (RENORMALISES) {
     __syncwarp();

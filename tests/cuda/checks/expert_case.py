@@ -14,6 +14,7 @@ ROUTERS = {
     "many": Experts(200, 10, 64, renormalises=True, scale=2.5),
     "of the chosen": Experts(33, 4, 64, "softmax_of_chosen"),
     "sigmoid": Experts(16, 1, 64, "sigmoid"),
+    "sigmoids of the chosen": Experts(33, 4, 64, "sigmoid_of_chosen", has_correction=True),
     "groups": GROUPED,
     "more groups than experts of a token": Experts(36, 2, 64, "sigmoid", groups=18, top_groups=5, has_correction=True),
     "groups by their best": Experts(40, 3, 64, groups=8, top_groups=3),
@@ -24,7 +25,7 @@ ROUTERS = {
     "sparse mixer": Experts(48, 3, 64, "sparse_mixer", jitter=0.1),
 }
 
-IN_CHECK = ("many", "of the chosen", "groups", "gate", "sparse mixer")
+IN_CHECK = ("many", "of the chosen", "sigmoids of the chosen", "groups", "gate", "sparse mixer")
 
 
 def random(seed):

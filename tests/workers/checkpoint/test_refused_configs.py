@@ -23,6 +23,7 @@ from .small_configs import (
     GRANITE_SWA,
     HY_V3,
     HYPERCLOVAX,
+    KOLIBRI1,
     LAGUNA,
     LFM3,
     LLAMA4,
@@ -151,6 +152,7 @@ from .small_configs import (
         (LAGUNA | {"moe_router_logit_softcapping": 5.0}, "moe_router_logit_softcapping=5.0 is not supported"),
         (AXK1 | {"scoring_func": "softmax"}, "scoring_func=softmax is not supported for A.X K1; only sigmoid is"),
         (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
+        (KOLIBRI1 | {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not supported for Kolibri 1; only \[\] is"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (
             MISTRAL4 | {"rope_parameters": {"partial_rotary_factor": 0.25}},

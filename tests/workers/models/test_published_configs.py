@@ -71,6 +71,7 @@ NOT_AT_HAND = {
     "ModernBertDecoderForCausalLM",
     "AXK1ForCausalLM",
     "FlintForCausalLM",
+    "Kolibri1ForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

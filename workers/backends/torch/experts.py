@@ -78,12 +78,12 @@ def route(logits: Tensor, experts: Experts, correction: Tensor | None) -> tuple[
     if experts.score == "sparse_mixer":
         chosen, weights = _mixed(logits, experts)
     else:
-        scores = SCORES[experts.score](logits)
+        scores = SCORES[experts.score](logits) if experts.score in SCORES else logits
         choice = scores if correction is not None or experts.groups > 1 else logits
         choice = choice if correction is None else choice + correction
         chosen = _highest(_in_top_groups(choice, experts), experts.top_k)
         weights = scores.gather(1, chosen)
-        weights = _softmax(weights) if experts.score == "softmax_of_chosen" else weights
+        weights = OF_CHOSEN[experts.score](weights) if experts.score in OF_CHOSEN else weights
     if experts.renormalises:
         weights = weights / (_sum(weights) + LEAST_SUM)
     return chosen, weights * experts.scale
@@ -146,6 +146,9 @@ def _added(parts: Sequence[Tensor]) -> Tensor:
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": _softmax,
-    "softmax_of_chosen": lambda x: x,
     "sigmoid": _sigmoid,
+}
+OF_CHOSEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax_of_chosen": _softmax,
+    "sigmoid_of_chosen": _sigmoid,
 }

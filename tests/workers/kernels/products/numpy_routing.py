@@ -48,6 +48,10 @@ def softmax(x):
     return powers / lanes_added(powers)
 
 
+def sigmoid(x):
+    return F32(1) / (F32(1) + exp(-x))
+
+
 def highest(values, count):
     return np.sort(np.argsort(-values, kind="stable")[:count])
 
@@ -62,8 +66,8 @@ def _row(logits, experts, correction):
     if experts.score == "sparse_mixer":
         chosen, weights = _mixed(logits, experts)
     else:
-        score = {"softmax": softmax, "sigmoid": lambda x: F32(1) / (F32(1) + exp(-x)), "softmax_of_chosen": lambda x: x}
-        scores = score[experts.score](logits)
+        score = {"softmax": softmax, "sigmoid": sigmoid}
+        scores = score[experts.score](logits) if experts.score in score else logits
         choice = scores if experts.groups > 1 or correction is not None else logits
         choice = choice if correction is None else choice + correction
         if experts.groups > 1:
@@ -76,6 +80,8 @@ def _row(logits, experts, correction):
         weights = scores[chosen]
         if experts.score == "softmax_of_chosen":
             weights = softmax(weights)
+        if experts.score == "sigmoid_of_chosen":
+            weights = sigmoid(weights)
     divisor = F32(1)
     if experts.renormalises:
         total = F32(0)

@@ -32,6 +32,7 @@ ROUTERS = {
     "renormalised": Experts(128, 8, 64, renormalises=True, scale=2.5),
     "of the chosen": Experts(32, 4, 64, "softmax_of_chosen"),
     "sigmoid": Experts(16, 1, 64, "sigmoid"),
+    "sigmoids of the chosen": Experts(32, 4, 64, "sigmoid_of_chosen", has_correction=True),
     "groups": Experts(24, 6, 64, "sigmoid", True, 1.5, groups=8, top_groups=3, has_correction=True),
     "groups by the best": Experts(24, 6, 64, "softmax", scale=16.0, groups=8, top_groups=3),
     "more groups than experts of a token": Experts(16, 2, 64, "sigmoid", groups=8, top_groups=4, has_correction=True),

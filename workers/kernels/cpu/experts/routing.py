@@ -16,7 +16,7 @@ from ..structs.experts import AddIdentitiesParams, AddSharedParams, CombineParam
 
 ROUTE, DISPATCH, COMBINE, ADD_SHARED = map(packer, (RouteParams, DispatchParams, CombineParams, AddSharedParams))
 ADD_IDENTITIES = packer(AddIdentitiesParams)
-SCORES = ("softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer")  # RouteParams.score
+SCORES = ("softmax", "softmax_of_chosen", "sigmoid", "sparse_mixer", "sigmoid_of_chosen")  # RouteParams.score
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,7 +107,7 @@ def place_kernel(top_k: int) -> Kernel:
 
 
 def production_kernels() -> list[Kernel]:
-    """The routers of Mixtral, Qwen2-MoE, gpt-oss, DeepSeek-V3, Qwen3-Next and Phi-3.5-MoE."""
+    """The routers of Mixtral, Qwen2-MoE, gpt-oss, DeepSeek-V3, Qwen3-Next, Phi-3.5-MoE and Kolibri 1."""
     routers = (
         Experts(8, 2, 64, renormalises=True),
         Experts(60, 4, 64, shared_size=64, shared_as="gated"),
@@ -115,5 +115,6 @@ def production_kernels() -> list[Kernel]:
         Experts(256, 8, 64, "sigmoid", True, 2.5, groups=8, top_groups=4, has_correction=True),
         Experts(512, 10, 64, renormalises=True),
         Experts(16, 2, 64, "sparse_mixer", jitter=0.01),
+        Experts(384, 6, 64, "sigmoid_of_chosen", has_correction=True),
     )
     return [*map(route_kernel, routers), place_kernel(2), place_kernel(8)]
