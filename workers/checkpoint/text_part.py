@@ -10,6 +10,10 @@ from paged_serve.protocol.json_file import read_json_file
 LLAMA: Final = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
 # of text_config.model_type: the architecture, and what published files leave to the defaults of the format
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "aria_text": (
+        "AriaTextForCausalLM",
+        LLAMA | {"intermediate_size": 4096, "max_position_embeddings": 2048},
+    ),
     "cohere": ("CohereForCausalLM", {}),
     "cohere2": ("Cohere2ForCausalLM", {}),
     "deepseek_v3": ("DeepseekV3ForCausalLM", {}),
@@ -56,6 +60,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # the whole model's architecture: the text_config.model_type that it has unless config.json says so
 WHOLE_MODELS: dict[str, str] = {
+    "AriaForConditionalGeneration": "aria_text",
     "AyaVisionForConditionalGeneration": "cohere2",
     "Cohere2VisionForConditionalGeneration": "cohere2",
     "Gemma3ForConditionalGeneration": "gemma3_text",

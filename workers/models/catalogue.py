@@ -4,6 +4,7 @@ from .families.afmoe import AFMOE
 from .families.albert import ALBERT
 from .families.apertus import APERTUS
 from .families.arcee import ARCEE
+from .families.aria import ARIA
 from .families.axk1 import AXK1
 from .families.bailing_hybrid import BAILING_HYBRID
 from .families.bamba import BAMBA
@@ -197,6 +198,7 @@ FAMILIES = (
     DIFFLLAMA,
     MPT,
     MIXTRAL,
+    ARIA,
     QWEN2_MOE,
     QWEN3_MOE,
     MELLUM,

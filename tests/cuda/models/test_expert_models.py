@@ -35,6 +35,7 @@ VARIANTS = {
     "axk1": torch.bfloat16,  # latent attention; a norm after experts alone
     "flint": torch.bfloat16,  # sinks, layers without rotation
     "kolibri1": torch.bfloat16,  # sigmoids of the chosen
+    "aria": torch.bfloat16,  # matrices of experts stored as [in, out]
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
     "dbrx": torch.bfloat16,  # layer norms without biases, clipping
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly

@@ -9,6 +9,7 @@ from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
     APERTUS,
+    ARIA,
     AXK1,
     COHERE2_MOE,
     CWM,
@@ -153,6 +154,7 @@ from .small_configs import (
         (AXK1 | {"scoring_func": "softmax"}, "scoring_func=softmax is not supported for A.X K1; only sigmoid is"),
         (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
         (KOLIBRI1 | {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not supported for Kolibri 1; only \[\] is"),
+        (ARIA | {"mlp_bias": True}, "mlp_bias=True is not supported for Aria; only False is"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (
             MISTRAL4 | {"rope_parameters": {"partial_rotary_factor": 0.25}},

@@ -72,6 +72,7 @@ NOT_AT_HAND = {
     "AXK1ForCausalLM",
     "FlintForCausalLM",
     "Kolibri1ForCausalLM",
+    "AriaTextForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

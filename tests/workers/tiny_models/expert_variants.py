@@ -283,6 +283,13 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 40,
         "norm_topk_prob": True,
     },
+    "aria": {
+        "family": "AriaText",
+        "intermediate_size": 40,
+        "moe_num_experts": 10,
+        "moe_topk": 3,
+        "attention_bias": True,
+    },
     "hy-v3": {
         "family": "HYV3",
         "head_dim": 24,

@@ -117,6 +117,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "LlavaNext": ({"model_type": "mistral"}, CLIP),
     "LlavaOnevision": ({"model_type": "qwen2"}, SIGLIP),
     "InternVL": ({"model_type": "qwen3", "head_dim": 16}, IMAGES),
+    "Aria": ({"moe_num_experts": 8, "intermediate_size": 24}, IMAGES | {"model_type": "idefics3_vision"}),
     "AyaVision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
     "Cohere2Vision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
     "Idefics3": ({"model_type": "llama"}, IMAGES),
