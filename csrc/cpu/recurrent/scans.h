@@ -51,8 +51,9 @@ struct NormPartsParams {
 API void norm_parts(Pool*, const NormPartsParams*);
 
 // Gated delta net: state = g * state; state[k] += key[k] * beta * (value - sum over k of key[k] * state[k]); y = sum over k of
-// query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), or with a lower bound exp(lower_bound *
-// sigmoid(-a * (alpha + dt_bias))); beta = max_beta * sigmoid(b); queries and keys are normalised, queries scaled. State: [heads, columns of value_dim, key_dim, 16]. scans/gated_delta.cpp.
+// query[k] * state[k], for each element of a value; g = exp(a * softplus(alpha + dt_bias)), or with a lower bound
+// exp(lower_bound * sigmoid(-a * (alpha + dt_bias))); beta = max_beta * sigmoid(b); queries and keys are normalised, queries
+// scaled. State: [heads, columns of value_dim, key_dim, 16]. scans/gated_delta.cpp.
 struct GatedDeltaParams {
   StateRows rows;
   void* y;                           // [tokens, heads, value_dim], tokens y_stride apart
