@@ -146,7 +146,7 @@ def test_a_load_that_takes_longer_than_any_step_may_ends_the_group():
 
 
 def test_the_loss_of_a_group_is_reported_once_the_supervisor_reads_again():
-    """Nobody else may notice: a rank that violates the protocol still runs."""
+    """No other process may notice: a rank that violates the protocol still runs."""
     harness = LinkHarness().bring_up()
     harness.supervisor_reads = False
     harness.deliver(0, answer(1))
