@@ -113,7 +113,7 @@ def rendered_by_transformers(name: str, case: dict[str, Any]) -> str | None:
 
 def conversation_input(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> TemplateInput:
     """The template's input as LLM.chat makes it."""
-    return template_input(*conversation_of({"messages": messages, "tools": tools}))
+    return template_input(*conversation_of({"messages": messages, "tools": tools}), {})
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def test_the_error_of_a_failing_template_says_what_is_missing(source, reason):
 @pytest.mark.parametrize("read", ["reasoning", "reasoning_content", "thinking"])
 def test_reasoning_is_rendered_under_any_name_that_a_template_reads(sent, read):
     given = template_input(
-        *conversation_of({"messages": [{"role": "assistant", "content": "4", sent: "Two and two."}]})
+        *conversation_of({"messages": [{"role": "assistant", "content": "4", sent: "Two and two."}]}), {}
     )
     assert ChatTemplate(f"{{{{ messages[0].{read} }}}}").render(given.messages) == "Two and two."
 

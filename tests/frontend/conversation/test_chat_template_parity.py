@@ -41,7 +41,7 @@ def rendered(template: ChatTemplate, given: TemplateInput) -> str | None:
 def over_http(case: dict[str, Any]) -> TemplateInput:
     raw = msgspec.json.encode(case)
     body, _ = decode_body(ChatCompletionRequest, raw)
-    return template_input(body, raw)
+    return template_input(body, raw, {})
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
