@@ -7,6 +7,7 @@ MAX_WAITING_BYTES further lines are dropped, and counted in the next line that i
 import contextlib
 import logging
 import os
+import select
 import threading
 from queue import SimpleQueue
 
@@ -97,4 +98,7 @@ class StderrHandler(logging.Handler):
 
 def _write_whole(data: bytes) -> None:
     while data:
-        data = data[os.write(_STDERR, data) :]
+        try:
+            data = data[os.write(_STDERR, data) :]
+        except BlockingIOError:  # another program with this pipe or terminal has set O_NONBLOCK, for all
+            select.select([], [_STDERR], [])

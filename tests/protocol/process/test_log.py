@@ -120,8 +120,10 @@ def test_a_process_whose_log_is_never_read_goes_on_and_ends():
         os.close(reading)
 
 
-def test_lines_that_wait_for_a_reader_are_written_in_order_and_those_dropped_are_counted(restored, monkeypatch):
+@pytest.mark.parametrize("blocks", [True, False], ids=["pipe", "non-blocking pipe"])
+def test_lines_that_wait_for_a_reader_are_written_in_order_and_those_dropped_are_counted(restored, monkeypatch, blocks):
     reading, writing = pipe()
+    os.set_blocking(writing, blocks)
     monkeypatch.setattr(log_writer, "_STDERR", writing)
     monkeypatch.setattr(log_writer, "MAX_WAITING_BYTES", 10_000)
     full = os.write(writing, b"x" * 4095 + b"\n")
