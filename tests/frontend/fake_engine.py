@@ -144,6 +144,7 @@ class FakeEngine:
     burst: int = 1
     pause_s: float = 0.0  # before each delta
     ready: bool = True
+    failure: PagedServeError | None = None
     answers: bool = True  # calls of utilities
     limits: Welcome = LIMITS
     stats: SchedulerStats = STATS

@@ -126,6 +126,10 @@ class BackgroundRun:
         except PagedServeError as error:
             self._has_failed = True
             await self._give_up(error)
+        except Exception as error:  # a fault of this program; without an end, clients would ask for it forever
+            log.error("failed response=%s: %s", self.row.id, error, exc_info=error)
+            self._has_failed = True
+            await self._give_up(EngineDead("the response could not be made"))
 
     async def _make(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, aclosing
 
 import msgspec
 
-from paged_serve.protocol.errors import InvalidRequest, PagedServeError
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, PagedServeError, RequestFailed
 from paged_serve.protocol.messages.loading.adapters import Adapter
 
 from ....conversation.strict_json import decode_body
@@ -91,6 +91,10 @@ class BackgroundWork:
                 async for batch in batches:
                     self._num_made += len(batch)
                     yield batch
+        except EngineDead as error:
+            if self._service.engine.failure is None:  # only this request has failed; no other process will continue it
+                raise RequestFailed(str(error)) from error
+            raise
         finally:
             generation.close()
             self._leased.close()

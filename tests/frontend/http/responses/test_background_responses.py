@@ -7,7 +7,7 @@ import threading
 import pytest
 from openai.types.responses import Response
 
-from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
 
 from .response_server import OUTPUT, PATH, TOOL
 from .stored_server import BEHIND, client_of, created, ended, events_of, stored_servers
@@ -133,6 +133,18 @@ def test_failures_are_stored_and_a_request_to_a_full_engine_is_retried(start):
                 await asyncio.sleep(0)
             server.engine.refusal = None
             assert (await ended(client, answer.json()["id"]))["status"] == "completed"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [EngineDead("it failed on this request alone"), RuntimeError("a fault")])
+def test_a_response_that_fails_while_its_server_goes_on_has_an_end(start, error):
+    async def run():
+        server = start("ok")
+        async with client_of(server) as client:
+            server.engine.refusal = error
+            failed = await ended(client, (await created(client, **BEHIND))["id"])
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
 
     asyncio.run(run())
 
