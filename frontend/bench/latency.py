@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config.options import GroupedCommand, config_options
+from ..config.grouped_command import GroupedCommand
+from ..config.options import config_options
 from .load.load import random_load
 from .load.load_options import count_option, json_option, lengths_option, plain
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..config.options import GroupedCommand, GroupedOption
+from ..config.grouped_command import GroupedCommand, GroupedOption
 from .load.load import SMALLEST_VOCABULARY
 from .load.load_options import WRITABLE, count_option, json_option, load_options, parsed_by
 from .load.timeline import parse_objectives

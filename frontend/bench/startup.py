@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ..config.options import GroupedCommand, config_options, resolve
+from ..config.grouped_command import GroupedCommand
+from ..config.options import config_options, resolve
 from .load.load_options import count_option, json_option
 
 

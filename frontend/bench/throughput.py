@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..config.options import GroupedCommand, GroupedOption, config_options
+from ..config.grouped_command import GroupedCommand, GroupedOption
+from ..config.options import config_options
 from .load.load_options import LOAD_NAMES, count_option, json_option, load_options, make_load, plain
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import click
 from paged_serve.protocol.errors import PagedServeError
 
 from ..cli.terminal import sampling, server, terminal_options
-from ..config.options import GroupedCommand
+from ..config.grouped_command import GroupedCommand
 from . import commands
 from .conversation import Chat
 from .reader import Reader, line_editing

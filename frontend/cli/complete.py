@@ -8,7 +8,7 @@ import click
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages.message import has_half_pair
 
-from ..config.options import GroupedCommand
+from ..config.grouped_command import GroupedCommand
 from .terminal import sampling, server, terminal_options
 
 DEFAULT_MAX_TOKENS = 256

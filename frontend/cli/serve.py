@@ -31,14 +31,15 @@ def command(**flags: Any) -> None:
     and that over the default in [brackets]. Numbers may end in K, M, G or T for powers of 1024, or in k, m, g or t for
     powers of 1000: 4G, 16k.
     """
-    without_effect = click.get_current_context().meta.get(WITHOUT_EFFECT, [])
-    sys.exit(serve(resolve(flags).config, without_effect))
+    resolved = resolve(flags)
+    of_flags = click.get_current_context().meta.get(WITHOUT_EFFECT, [])
+    sys.exit(serve(resolved.config, [*of_flags, *resolved.without_effect]))
 
 
 def serve(config: Config, without_effect: Sequence[str] = ()) -> int:
     """Run a server in the foreground until a signal ends it. Returns the exit code. Raises ConfigError if refused.
 
-    `without_effect`: flags to mention in the log, because they have no effect here.
+    `without_effect`: options to mention in the log, because they have no effect here.
     """
     from paged_serve.protocol.process.log import configure_logging
     from paged_serve.protocol.process.log_format import in_colour, in_json
@@ -50,7 +51,7 @@ def serve(config: Config, without_effect: Sequence[str] = ()) -> int:
 
     lines = configure_logging("supervisor", config.server.log_level)
     if without_effect:
-        log.warning("these flags have no effect here: %s", ", ".join(without_effect))
+        log.warning("these options have no effect here: %s", ", ".join(without_effect))
     http_socket = open_http_socket(config.server)
     with ExitStack() as on_refusal:
         on_refusal.callback(close_http_socket, http_socket, config.server)

@@ -8,7 +8,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from paged_serve.protocol.messages.config import Config
 from paged_serve.protocol.plugins import check_plugins
 
 from .draft_folder import check_draft_folder, with_draft_folder
+from .grouped_command import GroupedOption
 from .setting import Setting, as_given
 from .settings import BY_KEY, BY_NAME, SETTINGS
+from .vllm.file_keys import has_no_effect
 from .words import SIZE_UNITS, TOO_MANY, closest, hint, plain, size_text
 
 PREFIX = "PAGED_SERVE_"
@@ -40,48 +42,7 @@ class Resolved:
 
     config: Config
     origins: dict[str, str]
-
-
-class GroupedOption(click.Option):
-    """An option of a single command, listed under the heading `group`."""
-
-    def __init__(self, *arguments: Any, group: str, **options: Any):
-        super().__init__(*arguments, **options)
-        self.group = group
-
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        """No extra text: the help text already has the default, and error messages give the range."""
-        return {}
-
-
-class GroupedCommand(click.Command):
-    """Lists the settings in the help under the headings of their groups."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            flags = {flag.lstrip("-"): flag for parameter in self.get_params(ctx) for flag in parameter.opts}
-            meant = closest(error.option_name.lstrip("-").replace("_", "-"), flags)
-            raise click.NoSuchOption(
-                error.option_name, possibilities=[flags[meant]] if meant else [], ctx=ctx
-            ) from None
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
-                groups.setdefault(_group_of(parameter), []).append(record)
-        for heading, records in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(records, col_max=34)
-
-
-def _group_of(option: click.Option) -> str:
-    if isinstance(option, GroupedOption):
-        return option.group
-    setting = BY_NAME.get((option.name or "").replace("_", "-"))
-    return setting.group if setting else "Options"
+    without_effect: tuple[str, ...] = ()  # options of vLLM in the file
 
 
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,19 +59,20 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str] | None = No
     environment = os.environ if environment is None else environment
     path = flags.get("config_file") or environment.get(CONFIG_ENVIRONMENT, "")
     found: dict[str, tuple[Any, str]] = {}  # key: (value, origin); later sources win
-    found |= _from_file(path) if path else {}
+    file = _from_file(path) if path else _File()
+    found |= file.found
     found |= _from_environment(environment)
     found |= _from_flags(flags)
     layers: dict[str, dict[str, Any]] = {}
     found = with_draft_folder(found)
     for key, (value, origin) in found.items():
-        layer, field = key.split(".")
-        layers.setdefault(layer, {})[field] = checked(key, value, origin)
+        layer, name = key.split(".")
+        layers.setdefault(layer, {})[name] = checked(key, value, origin)
     origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in SETTINGS}
     config = msgspec.convert(layers, Config, strict=False)
     check_draft_folder(config.speculation, found)
     check_plugins(config.model)
-    return Resolved(config, origins)
+    return Resolved(config, origins, tuple(file.without_effect))
 
 
 def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -119,10 +81,11 @@ def _option(setting: Setting) -> Callable[[Callable[..., Any]], Callable[..., An
     help_text = setting.help + _default_text(setting.key)
     if kind is bool:
         flags = [f"{setting.flags[0]}/--no-{setting.name}", *(f" /{flag}" for flag in setting.off_flags)]
-        return click.option(*flags, name, default=None, help=help_text)
+        return click.option(*flags, name, cls=GroupedOption, group=setting.group, default=None, help=help_text)
     metavar = setting.metavar or "|".join(str(choice) for choice in typing.get_args(kind) if choice != "")
     multiple = typing.get_origin(kind) is tuple
-    return click.option(*setting.flags, name, metavar=metavar, multiple=multiple, default=None, help=help_text)
+    shown = {"group": setting.group, "metavar": metavar, "help": help_text}
+    return click.option(*setting.flags, name, cls=GroupedOption, multiple=multiple, default=None, **shown)
 
 
 def _default_text(key: str) -> str:
@@ -186,16 +149,26 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
     return found
 
 
-def _from_file(path: str) -> dict[str, tuple[Any, str]]:
-    found = {}
+@dataclass(slots=True)
+class _File:
+    found: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    without_effect: list[str] = field(default_factory=list)  # keys of vLLM
+
+
+def _from_file(path: str) -> _File:
+    file = _File()
     layers = {setting.key.partition(".")[0] for setting in SETTINGS}
     for name, value in _read_file(path).items():
         if name in layers and isinstance(value, dict):
-            for field, inner in value.items():
-                found[_known(f"{name}.{field}", path)] = (inner, f"file {path}")
+            for inner_name, inner in value.items():
+                file.found[_known(f"{name}.{inner_name}", path)] = (inner, f"file {path}")
+        elif has_no_effect(name, value, path):
+            file.without_effect.append(name)
         else:
-            found[_known(name, path)] = (value, f"file {path}")
-    return found
+            key = _known(name, path)
+            is_json = isinstance(value, dict) and BY_KEY[key].metavar == "JSON"
+            file.found[key] = (msgspec.json.encode(value).decode() if is_json else value, f"file {path}")
+    return file
 
 
 def _known(name: str, path: str) -> str:

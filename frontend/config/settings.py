@@ -4,10 +4,9 @@ The command line's options, the environment variables and the keys of a configur
 """
 
 from .lora_settings import LORA_SETTINGS
-from .server_settings import CONVERSATION_SETTINGS, SERVER_SETTINGS
+from .server_settings import CONVERSATION_SETTINGS, SERVER_SETTINGS, WEB_SETTINGS
 from .setting import Setting
 from .speculation_settings import SPECULATION_SETTINGS
-from .web_settings import WEB_SETTINGS
 
 SETTINGS = (
     Setting("Model", "model.model", ("--model",), "The same as the argument MODEL.", "MODEL"),

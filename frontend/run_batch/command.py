@@ -8,7 +8,8 @@ import click
 from paged_serve.protocol.errors import ConfigError
 
 from ..cli.terminal import server
-from ..config.options import GroupedCommand, config_options
+from ..config.grouped_command import GroupedCommand
+from ..config.options import config_options
 from .batch_file import ResultFile
 from .runner import BatchRun
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ...config.options import GroupedOption
+from ...config.grouped_command import GroupedOption
 from .load import Lengths, LoadRequest, random_load, read_load
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..options import GroupedCommand
+from ..grouped_command import GroupedCommand
 from .options import INSTEAD_OF_FLAG, NO_EFFECT, OF_SERVER
 
 WITHOUT_EFFECT = "paged_serve.flags_without_effect"  # in the context's meta: flags, in their order

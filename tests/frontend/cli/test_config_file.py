@@ -20,9 +20,24 @@ def test_a_file_may_name_flags_or_the_configurations_own_fields(tmp_path, name, 
     assert (config.server.port, config.scheduler.policy, config.cache.num_blocks) == (9, "priority", 7)
 
 
+def test_a_file_may_be_written_for_vllm(tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "model: m\nuvicorn-log-level: info\nenforce_eager: true\ncompilation-config:\n  mode: 3\nswap-space: 0\n"
+        "default-chat-template-kwargs:\n  enable_thinking: false\noverride-generation-config: {top_k: 3}\n"
+    )
+    resolved = resolve({"config_file": str(tmp_path / "c.yaml")}, {})
+    assert resolved.without_effect == ("uvicorn-log-level", "enforce_eager", "compilation-config", "swap-space")
+    assert resolved.config.server.default_chat_template_kwargs == '{"enable_thinking":false}'
+    assert resolved.config.model.override_generation_config == '{"top_k":3}'
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("c.yaml", "pipeline-parallel-size: 2", "pipeline-parallel-size is not supported: layers are not split"),
+        ("c.yaml", "ssl-keyfile: f", "ssl-keyfile is not supported: HTTPS needs a proxy"),
+        ("c.yaml", "tokenizer-mode: slow", "tokenizer-mode must be 'auto', as nothing else is supported"),
+        ("c.yaml", "port: {a: 1}", "port={'a': 1}: is not a whole number"),
         ("c.toml", "prot = 1", "there is no option prot; did you mean port?"),
         ("c.toml", "[cache]\nblok_size = 16", "there is no option cache.blok_size; did you mean cache.block_size?"),
         ("c.json", "{", "Input data was truncated"),

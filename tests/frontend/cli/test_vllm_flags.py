@@ -99,4 +99,4 @@ def test_a_server_names_in_its_log_the_flags_that_have_no_effect():
     args = [sys.executable, "-m", "paged_serve", "nowhere", "--enforce-eager", "--task", "generate"]
     done = subprocess.run(args, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "WARNING supervisor these flags have no effect here: --enforce-eager, --task generate\n" in done.stderr
+    assert "WARNING supervisor these options have no effect here: --enforce-eager, --task generate\n" in done.stderr
