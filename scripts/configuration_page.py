@@ -29,7 +29,7 @@ kv-cache-memory-bytes = "4G"
 ```
 
 Numbers may end in K, M, G or T for powers of 1024, or in k, m, g or t for powers of 1000: `4G`, `16k`.
-`PAGED_SERVE_LOG_FORMAT=json` makes every log line a JSON object.
+`PAGED_SERVE_LOG_FORMAT=json` makes every log line a JSON object (default: `text`).
 """
 
 

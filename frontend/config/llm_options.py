@@ -14,7 +14,7 @@ from ..adapters.folders import with_adapters
 from .draft_folder import check_draft_folder, with_draft_folder, with_draft_model
 from .model_folder import find_model_folder, with_home_folders
 from .settings import BY_NAME
-from .vllm.options import INSTEAD, NO_EFFECT
+from .vllm.options import ALIASES, INSTEAD, NO_EFFECT
 from .words import hint
 
 _DTYPES = {"half": "float16", "float": "float32"}
@@ -61,6 +61,8 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
         value = _DTYPES.get(text, text)
     elif key in ("override_generation_config", "default_chat_template_kwargs") and isinstance(value, Mapping):
         value = msgspec.json.encode(value).decode()
+    elif isinstance(value, str) and (aliases := ALIASES.get(f"{layer}.{key}")) is not None:
+        value = aliases.get(value, value)
     elif key in ("served_model_names", "api_keys", "plugins", "adapters"):
         value = (value,) if isinstance(value, str) else value
     try:

@@ -24,11 +24,13 @@ from .grouped_command import GroupedOption
 from .setting import Setting, as_given
 from .settings import BY_KEY, BY_NAME, SETTINGS
 from .vllm.file_keys import has_no_effect
+from .vllm.options import ALIASES
 from .words import SIZE_UNITS, TOO_MANY, closest, hint, plain, size_text
 
 PREFIX = "PAGED_SERVE_"
 CONFIG_ENVIRONMENT = PREFIX + "CONFIG"
 LOG_FORMAT_ENVIRONMENT = PREFIX + "LOG_FORMAT"  # read by every process before there is a configuration
+LOG_FORMATS = ("text", "json")
 TEST_PREFIX = PREFIX + "TEST_"
 # Kubernetes sets these in every container when a service is called paged-serve.
 _OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
@@ -126,7 +128,7 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Raises ConfigError for an unknown variable with our prefix."""
+    """Raises ConfigError for an unknown variable with our prefix, and for an unknown format of the log."""
     known = {CONFIG_ENVIRONMENT, LOG_FORMAT_ENVIRONMENT, *(setting.environment for setting in SETTINGS)}
     for name in sorted(environment):
         ours = name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and not _OF_KUBERNETES.fullmatch(name)
@@ -134,6 +136,9 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             meant = closest(name.removeprefix(PREFIX), [other.removeprefix(PREFIX) for other in known])
             suggestion = f"; did you mean {PREFIX}{meant}?" if meant else ""
             raise ConfigError(f"environment {name}: there is no such variable{suggestion}")
+    if (log_format := environment.get(LOG_FORMAT_ENVIRONMENT) or LOG_FORMATS[0]) not in LOG_FORMATS:
+        formats = ", ".join(LOG_FORMATS)
+        raise ConfigError(f"environment {LOG_FORMAT_ENVIRONMENT}={log_format:.100}: must be one of {formats}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
@@ -244,6 +249,7 @@ def _read(kind: Any, key: str, value: Any) -> Any:
         return [value]
     if key == "model.dtype":
         return DTYPE_ALIASES.get(value, value)
+    value = ALIASES.get(key, {}).get(value, value)
     if key == "model.max_model_len" and value in ("auto", "-1"):
         return None
     if kind is bool:

@@ -256,6 +256,13 @@ def test_a_misspelt_variable_is_refused_by_name(name, words):
     assert str(refused.value).endswith(words)
 
 
+@pytest.mark.parametrize("value", ["", "json", "text"])
+def test_the_log_has_one_of_two_formats(value):
+    assert resolve({}, {"PAGED_SERVE_LOG_FORMAT": value}).config == Config()
+    with pytest.raises(ConfigError, match=r"^environment PAGED_SERVE_LOG_FORMAT=JSON: must be one of text, json$"):
+        resolve({}, {"PAGED_SERVE_LOG_FORMAT": "JSON"})
+
+
 def test_kubernetes_service_variables_are_ignored():
     variables = {
         "PAGED_SERVE_SERVICE_HOST": "10.0.0.1",

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from paged_serve.frontend.cli.serve import command
+from paged_serve.frontend.config.llm_options import config_of
 from paged_serve.frontend.config.options import resolve
 from paged_serve.frontend.config.settings import BY_NAME
 from paged_serve.frontend.config.vllm.flags import WITHOUT_EFFECT
@@ -88,6 +89,13 @@ def test_other_values_and_flags_are_refused_with_what_to_use_instead(args, messa
     with pytest.raises(click.UsageError) as refused:
         parsed("M", *args.split())
     assert message in refused.value.format_message()
+
+
+def test_the_name_of_a_kernel_stands_for_its_format():
+    for kernel, quantization in (("awq_marlin", "awq"), ("gptq_marlin", "gptq")):
+        config, _ = parsed("M", "--quantization", kernel)
+        assert config.model.quantization == quantization
+        assert config_of("", {"quantization": kernel}).model.quantization == quantization
 
 
 def test_no_flag_of_our_own_is_left_out():
