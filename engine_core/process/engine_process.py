@@ -74,6 +74,7 @@ class EngineProcess:
         self._num_poison_reported = 0
         self._reported_turn = 0  # the isolation turn last reported to the supervisor
         self._computes = False  # workers are ready, as last reported to clients
+        self._reported_workers = False  # the same, to the supervisor
 
     def run(self) -> None:
         """Run until the supervisor sends Stop. Clients are told of the end, also if an exception is then raised."""
@@ -205,6 +206,7 @@ class EngineProcess:
         if self._engine is not None and self._computes is not self._link.is_ready:
             self._computes = self._link.is_ready
             self._clients.send_heartbeat(self._engine, self._engine.clients, now, computes=self._computes)
+        self._report_workers()
         if not self._link.is_ready:
             return
         engine = self._begin(now) if self._engine is None else self._engine
@@ -224,6 +226,13 @@ class EngineProcess:
                 break
             self._link.send_step(plan, engine.scheduler, now)
         self._link.send_transfers(take_tier_messages(engine, now))
+
+    def _report_workers(self) -> None:
+        is_ready = self._link.is_ready
+        if self._engine is None or is_ready is self._reported_workers:
+            return
+        if self._child.control.send(control.HasWorkers(is_ready)):
+            self._reported_workers = is_ready
 
     def _receive_from_workers(self, now: float) -> None:
         for answer in self._link.receive(now):

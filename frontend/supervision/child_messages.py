@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.control import (
     Failed,
     FileStamp,
     FromChild,
+    HasWorkers,
     Heartbeat,
     IsolatesCandidates,
     IsolationRecorded,
@@ -143,6 +144,8 @@ class ChildMessages:
             case IsolatesCandidates(turn=turn):
                 child.turn = turn
                 self._link.send(child.peer, IsolationRecorded(turn))
+            case HasWorkers(is_ready=is_ready):
+                child.has_workers = is_ready
             case WorkersLost():
                 return [FailureReport(child, lost_workers=message)]
             case Hello():

@@ -59,7 +59,7 @@ class Recovery:
         cores = self._processes.of_role("engine-core")
         if core_too:
             for core in cores:
-                if short_of_memory or not core.ended_from_outside():
+                if core.has_workers and (short_of_memory or not core.ended_from_outside()):
                     self._core_failed(core)
             self._processes.replace(cores, self.engine_epoch)
         for core in self._processes.of_role("engine-core"):

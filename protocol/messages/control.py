@@ -109,6 +109,12 @@ class IsolatesCandidates(Message, frozen=True):
     turn: Count  # as in IsolationTurn; 0: no isolation
 
 
+class HasWorkers(Message, frozen=True):
+    """From the core, whenever it changes after Ready: without workers it computes no request, so none ends it."""
+
+    is_ready: bool
+
+
 class ReportAsked(Message, frozen=True):
     """SIGUSR1 came to this process instead of the supervisor."""
 
@@ -130,5 +136,6 @@ FromChild = (
     | WorkersLost
     | PoisonEnded
     | IsolatesCandidates
+    | HasWorkers
     | ReportAsked
 )

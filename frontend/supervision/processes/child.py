@@ -98,6 +98,7 @@ class Child:
     facts: dict[str, str] = field(default_factory=dict)
     asleep_since: float | None = None  # `last_heard`, if all its threads slept when the hang detector last looked
     turn: int = 0  # IsolationTurn of a core that computes candidates one by one
+    has_workers: bool = True  # of a core: they are ready
 
     @classmethod
     def spawn(cls, role: Role, index: int, epoch: int, start: "StartInfo", now: float) -> "Child":

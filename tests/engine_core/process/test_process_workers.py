@@ -24,11 +24,13 @@ def test_streams_continue_with_the_right_token_after_the_workers_die(impatient_h
         lost = impatient_harness.wait_for(control.WorkersLost)
         assert lost.epoch == 0
         assert re.search(r"no answer to a step of \d+ tokens for 1(\.\d+)? s", lost.reason), lost.reason
+        assert not impatient_harness.wait_for(control.HasWorkers).is_ready
         first.kill()
         while client.computes:
             client.wait(1.0)
         impatient_harness.send(control.WorkersReplaced(1))
         start(impatient_harness, ranks, epoch=1)
+        assert impatient_harness.wait_for(control.HasWorkers).is_ready
         assert tokens + tokens_of(request) == expected()
         assert client.computes
 

@@ -38,6 +38,12 @@ def test_an_external_kill_of_a_core_is_not_attributed_to_a_request(start, number
     running.wait_for_facts(engine_core="epoch 1", engine_core_failures="[]")
 
 
+def test_a_core_crash_while_it_has_no_workers_is_not_attributed_to_a_request(start):
+    """Even within an isolation turn: nothing is computed then."""
+    running = start(engine_core=["faults in turn 2 without workers", "obey"])
+    running.wait_for_facts(engine_core="epoch 1", engine_core_failures="[]")
+
+
 def test_restarts_that_find_a_core_poison_request_do_not_count(start):
     deadly = ["faults", "faults in turn 3"] * 3
     running = start(engine_core=[*deadly, "obey"])  # six losses; the budget has five

@@ -16,6 +16,7 @@ from paged_serve.protocol.messages.control import (
     DescribeState,
     Drain,
     Drained,
+    HasWorkers,
     IsolatesCandidates,
     IsolationRecorded,
     Progress,
@@ -67,6 +68,11 @@ def body(child: ChildProcess) -> None:
     if behaviour == "exit":
         sys.stderr.flush()
         os._exit(7)
+    if behaviour == "faults in turn 2 without workers":
+        child.control.send(IsolatesCandidates(2))
+        child.control.send(HasWorkers(False))
+        wait_until_read(child, 2)
+        os.kill(os.getpid(), signal.SIGSEGV)
     if behaviour.startswith("faults"):
         wait_until_read(child, int(behaviour.split()[-1]) if "in turn" in behaviour else 0)
         os.kill(os.getpid(), signal.SIGSEGV)
