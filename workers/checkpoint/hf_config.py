@@ -65,6 +65,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]
     dual_chunk_attention_config: DualChunks | None = None  # Qwen2.5-1M
     rms_norm_eps: float = 1e-6  # epsilon of the family's norm, whatever its kind
+    final_norm_eps: float | None = None  # JetMoe: of the last norm
     hidden_act: str = "silu"
     tie_word_embeddings: bool = False
     attention_bias: bool = False

@@ -32,6 +32,7 @@ class Experts:
     shared_as: Literal["sum", "gated", "mean"] = "sum"
     router_bias: bool = False
     biases: bool = False  # of the experts' projections
+    has_common_bias: bool = False  # of the sum of outputs, whose weights add up to 1
     has_factors: bool = False  # each expert's weights are multiplied by a learned number at the end
     identities: int = 0  # further choices of a router, experts whose output is their input
     # The layer also has a dense feed-forward; the output of the experts is added at the end of the next layer.

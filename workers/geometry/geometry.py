@@ -46,6 +46,7 @@ class Geometry:
     multipliers: Multipliers = field(default_factory=Multipliers)
     embeddings: Embeddings = field(default_factory=Embeddings)
     biases: Biases = field(default_factory=Biases)
+    final_norm_eps: float | None = None  # None: norm_eps
     has_prediction_head: bool = False  # a projection with the activation, and a norm, before the output head
     caps: Caps = field(default_factory=Caps)
     qk_norm: QKNorm | None = None
@@ -69,6 +70,7 @@ class Geometry:
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
     xielu: tuple[tuple[float, float], ...] = ()  # per layer, of its activation, as in files. Empty: tensors have them
+    attention_experts: Experts | None = None  # they project queries and outputs; a token's have num_heads each
     is_differential: bool = False  # heads attend in pairs; queries are half as wide as values, then zeros
     has_value_norm: bool = False  # each value head is scaled to a mean square of 1
     value_dim: int | None = None  # of each head; the cache pads it to head_dim. None: head_dim

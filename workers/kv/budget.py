@@ -97,7 +97,7 @@ def expert_rows_bytes(geometry: Geometry, max_num_batched_tokens: int) -> int:
         (
             experts.bytes_per_place(geometry.hidden_size, geometry.dtype.itemsize)
             * (1 << (max_num_batched_tokens * experts.top_k - 1).bit_length())
-            for experts in filter(None, geometry.experts)
+            for experts in filter(None, (*geometry.experts, geometry.attention_experts))
         ),
         default=0,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..checkpoint.weight_forms import Weight
 from ..geometry.layer_options import AttentionOptions, Latent
 from ..kv.cache_view import CacheView
+from .linear import Linear
 from .norm import RMSNorm
 
 
@@ -104,4 +105,33 @@ class LatentHeads(Protocol):
         Sums are float32. Rounded to the model's dtype are a head's query in the space of the latent, its rotated part,
         its mixed latent, and its output.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionExpertWeights:
+    """The weights of one layer's experts, as one rank holds them; matrices of experts are stacked_experts()."""
+
+    router: Linear  # [tokens, experts]
+    queries: Weight  # of this rank's experts: from hidden states to the queries of all KV heads
+    output: Weight  # of this rank's experts, back
+    bias: Tensor  # [experts of this rank, hidden], of outputs; all the same
+
+
+class AttentionExperts(Protocol):
+    """The experts that a token chooses have a query for each KV head. A token's bits depend on nothing else.
+
+    A rank has some of the experts, and some of the KV heads.
+    """
+
+    def projected(self, normed: Tensor, keys_values: Tensor) -> Sequence[Tensor]:
+        """The queries of this rank's KV heads, [tokens, n], of each chosen expert; behind the first, `keys_values`."""
+        ...
+
+    def kept(self, choice: int, attended: Tensor) -> Tensor:
+        """The results of attention of all choices, [tokens, top_k * n], after those of `choice` are written."""
+        ...
+
+    def output(self, normed: Tensor, attended: Tensor) -> Tensor:
+        """The weighed sum of what experts make of `attended` [tokens, top_k * n], plus the bias; as any Linear's."""
         ...

@@ -13,7 +13,7 @@ from ..geometry.layer_options import Latent
 from ..geometry.model_options import Activation
 from ..sampling.passes import Passes
 from .adapters.ops import AdapterOps
-from .attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
+from .attention import AttentionBackend, AttentionExperts, AttentionExpertWeights, KeySelector, LatentHeads, LatentLayer
 from .decode_step import DecodeStep
 from .embedding import Table, TiedTable
 from .feed_forward import ExpertWeights, RoutedFeedForward
@@ -67,6 +67,12 @@ class Backend(Protocol):
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
     ) -> RoutedFeedForward:
         """Raises ConfigError if this backend has no kernels for it."""
+        ...
+
+    def attention_experts(
+        self, experts: Experts, weights: AttentionExpertWeights, group: TensorParallelGroup
+    ) -> AttentionExperts:
+        """`intermediate_size` of `experts`: the queries of all KV heads."""
         ...
 
     def recurrences(self) -> Recurrences:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..checkpoint.safetensors_files import check_names
 from ..distributed.allocator import release_freed_memory
-from ..layers.norm import Norm
+from ..layers.norm import Norm, RMSNorm
 from ..layers.ops import HeadLayout
 from ..layers.rotary import Rotary
 from ..mixers.feed_forward import LoneFeedForward
@@ -75,7 +75,11 @@ class Assembly:
 
     def final_norm(self, layers: Sequence[DecoderLayer]) -> Norm:
         geometry = self._reader.geometry
-        return self._reader.norm(self._reader.names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
+        norm = self._reader.norm(self._reader.names.final_norm, geometry.hidden_size, geometry.multipliers.logits)
+        if (eps := geometry.final_norm_eps) is None:
+            return norm
+        assert isinstance(norm, RMSNorm), norm
+        return RMSNorm(norm.weight, eps)
 
     def finish(self, unused: tuple[str, ...]) -> dict[str, str]:
         """The facts of quantization. Raises ConfigError if the checkpoint has an unused tensor."""
@@ -122,6 +126,9 @@ class Assembly:
         if geometry.recurrent_of(index) is not None:
             attention, recurrence = self._attention.attention(index), self._recurrent.read(index)
             return parallel_mixer(self._reader, attention, recurrence, self._ops)
+        if geometry.attention_experts is not None:
+            experts = self._feed_forward.experts.attention(index, geometry.attention_experts)
+            return self._attention.mixture(index, experts)
         return self._attention.read(index)
 
 

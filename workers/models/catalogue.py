@@ -66,6 +66,7 @@ from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.jais2 import JAIS2
 from .families.jamba import JAMBA
+from .families.jetmoe import JETMOE
 from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
 from .families.kolibri1 import KOLIBRI1
@@ -204,6 +205,7 @@ FAMILIES = (
     MELLUM,
     FLINT,
     OLMOE,
+    JETMOE,
     PHIMOE,
     DBRX,
     GRANITE_MOE,

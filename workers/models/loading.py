@@ -183,6 +183,8 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
     check_recurrent(geometry)
     if geometry.latent and geometry.latent.indexer:
         raise ConfigError(cuda.WITHOUT_INDEXER)
+    if geometry.attention_experts:
+        raise ConfigError(cuda.WITHOUT_ATTENTION_EXPERTS)
     if cuda.computes(geometry):
         return cuda.CudaBackend.for_current_device(config)
     if geometry.recurrent:

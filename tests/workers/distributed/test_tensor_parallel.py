@@ -123,7 +123,7 @@ EARLY = [
     *("gpt-bigcode", "gemma3", "granite", "smollm3", "gemma2", "bloom-even", "falcon-two-norms", "olmo2", "glm4"),
     *("llama4", "stablelm-qk-norm", "qwen2-moe", "glm4-moe", "llama4-experts", "gpt-oss"),
     *("mamba2", "granite4", "qwen3-next", "qwen3.5", "kimi-linear", "nemotron-h", "falcon-mamba", "jamba", "falcon-h1"),
-    *("minimax", "bailing-hybrid", "diffllama"),
+    *("minimax", "bailing-hybrid", "diffllama", "jetmoe"),
     *("gemma4", "gemma4-experts", "gemma3n", "cohere2-moe", "codegen"),
 ]
 NIGHTLY = [

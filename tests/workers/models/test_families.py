@@ -67,7 +67,7 @@ def test_float32_logits_agree_with_transformers(variant, by_torch, tmp_path, poo
         "mamba2",
         "qwen3-next",
         *nightly("mamba", "granite4", "falcon-h1", "qwen3.5", "qwen3.5-moe", "olmo-hybrid", "kimi-linear"),
-        *nightly("minimax", "bailing-hybrid", "diffllama-grouped"),
+        *nightly("minimax", "bailing-hybrid", "diffllama-grouped", "jetmoe"),
         *nightly("mamba-biased", "falcon-mamba", "jamba", "jamba-dense"),
         *nightly("falcon-h1-with-norms", "falcon-h1-gated-first"),
         *nightly("granite4-dense", "bamba", "lfm2-states-in-larger-blocks", "nemotron-h-dense"),

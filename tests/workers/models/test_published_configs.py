@@ -65,6 +65,7 @@ NOT_AT_HAND = {
     "BailingHybridForCausalLM",
     "BailingMoeV3ForCausalLM",
     "DiffLlamaForCausalLM",
+    "JetMoeForCausalLM",
     "MiniMaxForCausalLM",
     "MiniMaxText01ForCausalLM",
     "MiniMaxM1ForCausalLM",

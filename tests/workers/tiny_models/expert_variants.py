@@ -139,6 +139,15 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "swiglu_limit": 1.5,
         "rope_parameters": YARN_ROPE | {"truncate": False},
     },
+    "jetmoe": {
+        "family": "JetMoe",
+        "num_key_value_heads": 4,
+        "kv_channels": 24,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "rms_norm_eps": 0.01,
+        "tie_word_embeddings": False,
+    },
     "olmoe": {"family": "Olmoe", "num_experts": 12, "num_experts_per_tok": 5},
     "minimax-m2": {
         "family": "MiniMaxM2",

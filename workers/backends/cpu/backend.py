@@ -21,7 +21,14 @@ from ...kernels.cpu.library import Pool
 from ...kernels.cpu.loading import packed
 from ...kernels.cpu.packing import OCTET
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
+from ...layers.attention import (
+    AttentionBackend,
+    AttentionExperts,
+    AttentionExpertWeights,
+    KeySelector,
+    LatentHeads,
+    LatentLayer,
+)
 from ...layers.decode_step import DecodeStep
 from ...layers.embedding import Table, TiedTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
@@ -36,6 +43,7 @@ from .attention import CpuPagedAttention
 from .key_selector import CpuKeySelector
 from .latent import CpuLatentHeads
 from .ops import CpuOps
+from .products.attention_experts import PackedAttentionExperts
 from .products.fp8_product import is_fp8_product
 from .products.packed_experts import PackedExperts
 from .products.packed_linear import PackedHead, PackedLinear, PackedShare, PackedTable, TiedPackedTable
@@ -112,6 +120,12 @@ class CpuBackend:
             share = self.packed(share, group.size)
         kept = replace(weights, gate_up=self.packed(weights.gate_up), down=self.packed(weights.down), shared_down=share)
         return PackedExperts(self._pool, self._buffers, experts, activation, kept, segments, group)
+
+    def attention_experts(
+        self, experts: Experts, weights: AttentionExpertWeights, group: TensorParallelGroup
+    ) -> AttentionExperts:
+        kept = replace(weights, queries=self.packed(weights.queries), output=self.packed(weights.output))
+        return PackedAttentionExperts(self._pool, self._buffers, experts, kept, group)
 
     def ops(self, heads: HeadLayout) -> Ops:
         self._rotaries = dict.fromkeys(heads.rotaries)

@@ -16,7 +16,14 @@ from ...geometry.model_options import Activation
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
+from ...layers.attention import (
+    AttentionBackend,
+    AttentionExperts,
+    AttentionExpertWeights,
+    KeySelector,
+    LatentHeads,
+    LatentLayer,
+)
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear, RowParallelLinear
@@ -42,6 +49,7 @@ WITHOUT_EXPERTS = (
     "--dtype bfloat16 or --device cpu"
 )
 WITHOUT_INDEXER = "config.json: index_topk (sparse attention) has no CUDA kernels; use --device cpu"
+WITHOUT_ATTENTION_EXPERTS = "mixtures of attention heads have no CUDA kernels; use --device cpu"
 WITHOUT_LATENT = "latent attention on CUDA must be bfloat16 or float16; use --dtype bfloat16 or --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 
@@ -116,6 +124,11 @@ class CudaBackend:
         mixture = CudaExperts(self.launcher, experts, activation, weights, group)
         self.kernels_of_products.update(mixture.kernels())
         return mixture
+
+    def attention_experts(
+        self, experts: Experts, weights: AttentionExpertWeights, group: TensorParallelGroup
+    ) -> AttentionExperts:
+        raise ConfigError(WITHOUT_ATTENTION_EXPERTS)
 
     def ops(self, heads: HeadLayout) -> Ops:
         return CudaOps(self.launcher, heads)

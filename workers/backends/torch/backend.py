@@ -18,7 +18,14 @@ from ...geometry.experts import Experts
 from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
 from ...layers.adapters.ops import AdapterOps
-from ...layers.attention import AttentionBackend, KeySelector, LatentHeads, LatentLayer
+from ...layers.attention import (
+    AttentionBackend,
+    AttentionExperts,
+    AttentionExpertWeights,
+    KeySelector,
+    LatentHeads,
+    LatentLayer,
+)
 from ...layers.decode_step import DecodeStep, EagerDecodeStep
 from ...layers.embedding import Table, TiedTable, TorchTable
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
@@ -30,7 +37,7 @@ from ...sampling.numpy_passes import NumpyPasses
 from ...sampling.passes import Passes
 from .adapters import TorchAdapterOps
 from .attention import TorchOracle
-from .experts import TorchExperts
+from .experts import TorchAttentionExperts, TorchExperts
 from .latent import TorchKeySelector, TorchLatentHeads
 from .ops import TorchOps
 from .quantized_linear import TorchFp8Linear, TorchGroupedLinear, TorchInt8Linear
@@ -92,12 +99,9 @@ class TorchBackend:
     def experts(
         self, experts: Experts, activation: Activation, weights: ExpertWeights, group: TensorParallelGroup
     ) -> RoutedFeedForward:
-        def products(matrix: Weight, biases: Tensor | None, outputs: int) -> list[Linear]:
-            each = range(len(experts.held_by(group.rank, group.size)))
-            return [self.linear(of_expert(matrix, i, outputs), None if biases is None else biases[i]) for i in each]
-
-        gates = products(weights.gate_up, weights.gate_up_bias, activation.inputs(experts.intermediate_size))
-        downs = products(weights.down, weights.down_bias, weights.gate_up.shape[1])
+        held, width = experts.held_by(group.rank, group.size), activation.inputs(experts.intermediate_size)
+        gates = self._products(weights.gate_up, weights.gate_up_bias, width, held)
+        downs = self._products(weights.down, weights.down_bias, weights.gate_up.shape[1], held)
         shared = None
         if weights.shared_gate_up is not None and weights.shared_down is not None:
             shared = weights.shared_gate_up, self.row_parallel(weights.shared_down, None, group)
@@ -105,6 +109,20 @@ class TorchBackend:
         return TorchExperts(
             experts, activation, weights.router, weights.correction, pairs, shared, group, weights.factors
         )
+
+    def attention_experts(
+        self, experts: Experts, weights: AttentionExpertWeights, group: TensorParallelGroup
+    ) -> AttentionExperts:
+        held = experts.held_by(group.rank, group.size)
+        queries = self._products(weights.queries, None, experts.intermediate_size, held)
+        outputs = self._products(weights.output, weights.bias, weights.queries.shape[1], held)
+        pairs = list(zip(queries, outputs, strict=True))
+        return TorchAttentionExperts(experts, weights.router, pairs, group)
+
+    def _products(self, matrix: Weight, biases: Tensor | None, outputs: int, held: range) -> list[Linear]:
+        """One for each expert of a stacked matrix."""
+        each = range(len(held))
+        return [self.linear(of_expert(matrix, i, outputs), None if biases is None else biases[i]) for i in each]
 
     def ops(self, heads: HeadLayout) -> Ops:
         return TorchOps(heads)

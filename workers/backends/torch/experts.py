@@ -49,9 +49,9 @@ class TorchExperts:
             if len(rows):
                 sums[experts.share_of(expert)][rows] += self._output(normed[rows], weights[rows, places], products)
         shares = NUM_SHARES // group.size
-        total = _added(sums[group.rank * shares : (group.rank + 1) * shares])
+        total = added(sums[group.rank * shares : (group.rank + 1) * shares])
         if group.size > 1:
-            total = _added(group.stack(total).unbind())
+            total = added(group.stack(total).unbind())
         if experts.identities:
             of_identities = _sum(torch.where(chosen >= experts.count, weights, 0.0))
             return (total + of_identities * normed.float()).to(normed.dtype)
@@ -68,6 +68,58 @@ class TorchExperts:
         if self._experts.weighs_inputs:
             x, weights = (x.float() * weights.unsqueeze(1)).to(x.dtype), torch.ones_like(weights)
         return down(activated(gate_up(x), self._activation)).float() * weights.unsqueeze(1)
+
+
+class TorchAttentionExperts:
+    """Each rank computes its own experts, and attention of its own KV heads."""
+
+    def __init__(
+        self,
+        experts: Experts,
+        router: Linear,
+        products: Sequence[tuple[Linear, Linear]],
+        group: TensorParallelGroup,
+    ):
+        self._experts = experts
+        self._router = router
+        self._products = products  # to queries, and from attention's results to outputs, of each expert of this rank
+        self._group = group
+        self._kept: list[Tensor] = []
+
+    def projected(self, normed: Tensor, keys_values: Tensor) -> Sequence[Tensor]:
+        experts, group = self._experts, self._group
+        chosen, _ = self._routing(normed)
+        found = torch.zeros(*chosen.shape, experts.intermediate_size, device=normed.device)
+        for expert, (queries, _) in zip(experts.held_by(group.rank, group.size), self._products, strict=True):
+            rows, places = (chosen == expert).nonzero(as_tuple=True)
+            if len(rows):
+                found[rows, places] = queries(normed[rows]).float()
+        every = found if group.size == 1 else added(group.stack(found).unbind())
+        mine = every.chunk(group.size, dim=2)[group.rank].to(normed.dtype)
+        return [torch.cat([mine[:, 0], keys_values], 1), *mine.unbind(1)[1:]]
+
+    def kept(self, choice: int, attended: Tensor) -> Tensor:
+        self._kept = [*self._kept[:choice], attended]
+        return torch.cat(self._kept, 1)
+
+    def output(self, normed: Tensor, attended: Tensor) -> Tensor:
+        experts, group = self._experts, self._group
+        chosen, weights = self._routing(normed)
+        every = attended.view(len(normed), experts.top_k, -1)
+        if group.size > 1:
+            every = torch.cat(group.stack(every.contiguous()).unbind(), 2)
+        sums = [torch.zeros(normed.shape, dtype=torch.float32, device=normed.device) for _ in range(NUM_SHARES)]
+        for expert, (_, outputs) in zip(experts.held_by(group.rank, group.size), self._products, strict=True):
+            rows, places = (chosen == expert).nonzero(as_tuple=True)
+            if len(rows):
+                of_expert = outputs(every[rows, places]).float() * weights[rows, places].unsqueeze(1)
+                sums[experts.share_of(expert)][rows] += of_expert
+        shares = NUM_SHARES // group.size
+        total = added(sums[group.rank * shares : (group.rank + 1) * shares])
+        return (total if group.size == 1 else added(group.stack(total).unbind())).to(normed.dtype)
+
+    def _routing(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        return route(self._router(normed).float()[:, : self._experts.count], self._experts, None)
 
 
 def route(logits: Tensor, experts: Experts, correction: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -136,12 +188,12 @@ def _sum(x: Tensor) -> Tensor:
     return total
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def added(parts: Sequence[Tensor]) -> Tensor:
     """The sum of 1, 2 or 4 parts, as (0 + 1) + (2 + 3)."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
-    return _added(parts[:half]) + _added(parts[half:])
+    return added(parts[:half]) + added(parts[half:])
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {

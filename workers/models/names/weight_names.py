@@ -43,6 +43,7 @@ class ExpertNames:
     shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
     shared_expert_gate: str = "model.layers.{}.mlp.shared_expert_gate"
     factors: str = ""  # of the weights of each expert, a vector
+    bias: str = ""  # of all experts' outputs
     router_norm: str = ""  # beside a dense feed-forward: of the router, without its factor 1 / sqrt(hidden_size)
     norm: str = ""  # likewise, of the experts
     out_norm: str = ""
@@ -159,6 +160,7 @@ class WeightNames:
     num_parts: int = 1  # of that matrix; each of several holds the queries of its heads, then values, then keys
     is_up_first: bool = False  # the matrix of gate and up has up first
     experts: ExpertNames = ExpertNames()
+    attention_experts: ExpertNames = ExpertNames()
     short_convolution: ShortConvolutionNames = ShortConvolutionNames()
     latent: LatentNames = LatentNames()
     mamba1: Mamba1Names = MAMBA1_NAMES
@@ -221,7 +223,8 @@ class WeightNames:
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "lightning", "recurrent_norms")
-        names = ("experts", "expert_norms", "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
+        names = ("experts", "expert_norms", "attention_experts", "short_convolution", "latent", *recurrent)
+        names += ("layer_inputs", "altup")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from ...geometry.layer_options import AttentionOptions, distance_buckets
-from ...layers.attention import AttentionBackend
+from ...layers.attention import AttentionBackend, AttentionExperts
 from ...layers.linear import Linear
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
 from ...mixers.attention import Attention, NarrowValues, SharedAttention
+from ...mixers.attention_experts import MixtureOfHeads
 from ...mixers.differential_attention import DifferentialAttention
 from ...mixers.gated_attention import AnyAttention, GatedAttention
 from ...mixers.mixer import Mixer
-from ..matrix_rows import Rows, differential_rows, query_key_value_rows, rows_of
+from ..matrix_rows import Rows, differential_rows, query_key_value_rows, rows_of, stacked_rows
 from ..projected import ClippedLinear, ScaledLinear, WholeNorms
 from .layer_reader import LayerReader
 from .recurrent.recurrent_parts import RecurrentParts
@@ -104,6 +105,22 @@ class AttentionReader:
             factor=float((q1 * k1).sum().exp() - (q2 * k2).sum().exp()) + initial,
             norm=RMSNorm(weight, geometry.norm_eps),
             recurrences=self._parts.recurrences,
+        )
+
+    def mixture(self, index: int, experts: AttentionExperts) -> MixtureOfHeads:
+        """That of a layer whose experts project queries and outputs."""
+        reader = self._reader
+        geometry, names = reader.geometry, reader.names
+        size, (first, last) = geometry.head_dim, reader.even_span(geometry.num_kv_heads)
+        both = [names.key.format(index), names.value.format(index)]
+        rows = stacked_rows(both, geometry.num_kv_heads * size, (first * size, last * size))
+        return MixtureOfHeads(
+            layer=index,
+            keys_values=reader.column_parallel(rows, geometry.hidden_size, False),
+            experts=experts,
+            options=self.options(index),
+            ops=self._ops,
+            backend=self._backend,
         )
 
     def _output(self, index: int) -> Linear:

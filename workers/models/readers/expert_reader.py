@@ -9,6 +9,7 @@ from ...checkpoint.matrix_reader import FloatReader, MatrixPart
 from ...checkpoint.stacked_experts import StackedPart, stacked_experts
 from ...checkpoint.weight_forms import Weight, joined, with_outputs
 from ...geometry.experts import Experts
+from ...layers.attention import AttentionExperts, AttentionExpertWeights
 from ...layers.feed_forward import ExpertWeights, RoutedFeedForward
 from ...layers.linear import Linear
 from ..matrix_rows import Rows
@@ -43,28 +44,54 @@ class ExpertReader:
             gate_up=self._of_experts(gates, size, hidden),
             down=self._of_experts(downs, hidden, size),
             gate_up_bias=self._biases_of_experts(gates, size) if experts.biases else None,
-            down_bias=self._biases_of_experts(downs, hidden) if experts.biases else None,
+            down_bias=self._output_biases(index, experts, downs),
             shared_gate_up=shared_gate_up,
             shared_down=shared_down,
             factors=reader.vector(names.factors.format(index), experts.count).float() if experts.has_factors else None,
         )
         return reader.backend.experts(experts, geometry.activation, weights, group)
 
+    def attention(self, index: int, experts: Experts) -> AttentionExperts:
+        """Those that project the queries of all KV heads, and outputs."""
+        reader, group, names = self._reader, self._reader.group, self._reader.names.attention_experts
+        hidden, size = reader.geometry.hidden_size, experts.intermediate_size
+        stacked = (names.up, names.stacked_gate_up, (size, hidden)), (names.down, names.stacked_down, (hidden, size))
+        for own, name, shape in stacked:
+            for each in range(experts.count):
+                part = StackedPart(name.format(index), (experts.count, *shape), each, (0, None, 1), False)
+                reader.checkpoint.split(f"{own.format(index, each)}.weight", part)
+        held = experts.held_by(group.rank, group.size)
+        for other in set(range(experts.count)).difference(held):
+            for own in (names.up, names.down):
+                reader.checkpoint.skip(own.format(index, other))
+        weights = AttentionExpertWeights(
+            router=self._head_of([Rows(names.router.format(index), experts.count, (0, experts.count))]),
+            queries=self._of_experts([(names.up.format(index, each),) for each in held], size, hidden),
+            output=self._of_experts([(names.down.format(index, each),) for each in held], hidden, size),
+            bias=self._common_bias(names.bias.format(index), len(held)),
+        )
+        return reader.backend.attention_experts(experts, weights, group)
+
     def router(self, index: int, experts: Experts) -> Linear:
         """The router, never quantized, with the shared expert's gate as its last row; every rank holds all of it."""
         reader = self._reader
-        names, hidden = reader.names.experts, reader.geometry.hidden_size
+        names = reader.names.experts
         rows = [Rows(names.router.format(index), experts.choices, (0, experts.choices))]
         if experts.shared_as == "gated":
             rows.append(Rows(names.shared_expert_gate.format(index), 1, (0, 1)))
+        return self._head_of(rows, experts if experts.shared_as == "mean" else None, has_bias=experts.router_bias)
+
+    def _head_of(self, rows: list[Rows], padded: Experts | None = None, *, has_bias: bool = False) -> Linear:
+        """`padded`: with a row of zeros behind those of experts."""
+        reader = self._reader
         floats = FloatReader(reader.checkpoint, reader.geometry.dtype)
 
         def read() -> list[Weight]:
-            every = joined([reader.rows(floats, each, hidden) for each in rows])
-            return [with_outputs(each, experts.count + 1) for each in every] if experts.shared_as == "mean" else every
+            every = joined([reader.rows(floats, each, reader.geometry.hidden_size) for each in rows])
+            return every if padded is None else [with_outputs(each, padded.count + 1) for each in every]
 
         (weight,) = reader.weights(rows[0].name, read)
-        return reader.backend.head(weight, reader.bias(rows[:1]) if experts.router_bias else None)
+        return reader.backend.head(weight, reader.bias(rows[:1]) if has_bias else None)
 
     def _correction(self, index: int, experts: Experts) -> Tensor | None:
         reader = self._reader
@@ -87,6 +114,15 @@ class ExpertReader:
 
         (weight,) = reader.weights(names[0][0], read)
         return weight
+
+    def _output_biases(self, index: int, experts: Experts, downs: Sequence[tuple[str, ...]]) -> Tensor | None:
+        if experts.has_common_bias:
+            return self._common_bias(self._reader.names.experts.bias.format(index), len(downs))
+        return self._biases_of_experts(downs, self._reader.geometry.hidden_size) if experts.biases else None
+
+    def _common_bias(self, name: str, count: int) -> Tensor:
+        """That of the sum of outputs as one of each expert, because their weights add up to 1."""
+        return self._reader.vector(name, self._reader.geometry.hidden_size).repeat(count, 1)
 
     def _biases_of_experts(self, names: Sequence[tuple[str, ...]], outputs: int) -> Tensor:
         return torch.stack([self._reader.bias([Rows(name, outputs, (0, outputs)) for name in own]) for own in names])

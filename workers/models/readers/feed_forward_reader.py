@@ -26,7 +26,7 @@ class FeedForwardReader:
     def __init__(self, reader: LayerReader, ops: Ops):
         self._reader = reader
         self._ops = ops
-        self._experts = ExpertReader(reader)
+        self.experts = ExpertReader(reader)
 
     def read(self, index: int) -> FeedForward | None:
         if not self._reader.names.down:
@@ -35,7 +35,7 @@ class FeedForwardReader:
             return self.dense(index)
         if experts.is_added_later:
             return self.dense(index)
-        return self._beside_dense(index, experts) if experts.is_beside_dense else self._experts.read(index, experts)
+        return self._beside_dense(index, experts) if experts.is_beside_dense else self.experts.read(index, experts)
 
     @cached_property
     def _ones(self) -> Tensor:
@@ -44,7 +44,7 @@ class FeedForwardReader:
     def late_experts(self, index: int) -> LateExperts | None:
         if (experts := self._reader.geometry.experts_of(index)) is None or not experts.is_added_later:
             return None
-        return LateExperts(self._experts.read(index, experts), self._ones, self._ops)
+        return LateExperts(self.experts.read(index, experts), self._ones, self._ops)
 
     def dense(self, index: int) -> FeedForward:
         reader = self._reader
@@ -97,9 +97,9 @@ class FeedForwardReader:
             dense=self.dense(index),
             dense_out_norm=dense_out_norm,
             router_norm=reader.rms_norm(names.router_norm.format(index), hidden, hidden**-0.5),
-            router=self._experts.router(index, experts),
+            router=self.experts.router(index, experts),
             experts_norm=norm,
-            experts=self._experts.read(index, experts),
+            experts=self.experts.read(index, experts),
             experts_out_norm=out_norm,
             ones=self._ones,
             ops=self._ops,
