@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
@@ -82,3 +83,11 @@ def test_quantized_experts_change_little(folder, make_pool):
     loops = [PagedLoop(ours(folder, "bfloat16", pool=pool, quantization=kind)) for kind in ("auto", "int8")]
     exact, found = (loop.prefill(loop.row(random_tokens(40))) for loop in loops)
     assert 0 < (found - exact).norm(dim=1).median() < 0.2 * exact.norm(dim=1).median()
+
+
+def test_packed_weights_of_an_earlier_start_have_the_same_bits(folder, tmp_path, make_pool):
+    if (pool := make_pool()) is None:
+        pytest.skip("the kernels are not built")
+    loops = [PagedLoop(ours(folder, pool=pool, packed_weights_dir=where)) for where in (None, *[str(tmp_path)] * 2)]
+    first, *others = (loop.prefill(loop.row(random_tokens(30))) for loop in loops)
+    assert all(torch.equal(first, other) for other in others)

@@ -105,7 +105,7 @@ def test_half_precision_is_more_accurate_than_in_transformers_at_most_tokens(var
     assert (found - exact).square().mean(1).median() < (theirs - exact).square().mean(1).median()
 
 
-PACKED = ("granite4", "minimax", "qwen3.5", "nemotron-h", "jamba", "mamba-biased", "falcon-h1")
+PACKED = ("granite4", "minimax", "qwen3.5", "nemotron-h", "jamba", "mamba-biased", "falcon-h1", "bailing-hybrid")
 
 
 @pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])

@@ -172,7 +172,7 @@ def test_layers_in_groups_run_in_one_call(make_model, tmp_path):
     "variant",
     [
         *("lfm2", "mamba", "mamba2", "granite4", "qwen3-next", "kimi-linear", "nemotron-h", "jamba", "falcon-h1"),
-        *("gemma4", "gemma4-experts", "gemma3n"),
+        *("gemma4", "gemma4-experts", "gemma3n", "minimax", "bailing-hybrid", "diffllama-grouped", "jetmoe"),
     ],
 )
 def test_recurrent_layers_and_heads_of_several_sizes_run_in_one_call(make_model, tmp_path, variant):

@@ -96,7 +96,7 @@ class PackedAttentionExperts:
 
     def _of_all_heads(self, attended: Tensor) -> Tensor:
         """[tokens * top_k, size]."""
-        choices = attended.reshape(-1, self._own)
+        choices = attended.view(-1, self._own)
         if self._group.size == 1:
             return choices
         return self._group.stack(choices).transpose(0, 1).reshape(len(choices), -1)

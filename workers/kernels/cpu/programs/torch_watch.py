@@ -10,6 +10,7 @@ ATEN = torch.ops.aten
 VIEWS = {
     ATEN.alias.default,
     ATEN.detach.default,
+    ATEN.expand.default,
     ATEN.flatten.using_ints,
     ATEN.select.int,
     ATEN.slice.Tensor,
