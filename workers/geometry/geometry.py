@@ -51,6 +51,7 @@ class Geometry:
     caps: Caps = field(default_factory=Caps)
     qk_norm: QKNorm | None = None
     clip_qkv: float | None = None  # queries, keys and values are clipped to +- this value
+    has_inner_norms: bool = False  # of the inputs of the last projections of attention and of feed-forwards
     is_parallel: bool = False  # attention and feed-forward read the same hidden states, and both outputs are added
     head: Head = "tokens"
     is_bidirectional: bool = False  # a token also attends to later tokens

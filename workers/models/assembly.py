@@ -11,7 +11,7 @@ from ..layers.rotary import Rotary
 from ..mixers.feed_forward import LoneFeedForward
 from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
-from ..quantization.gptq import skip_zero_biases
+from ..quantization.words.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
 from .packed_weights.cache import PackedReader, PackedWriter
 from .readers.attention_reader import AttentionReader

@@ -9,6 +9,7 @@ from .families.axk1 import AXK1
 from .families.bailing_hybrid import BAILING_HYBRID
 from .families.bamba import BAMBA
 from .families.bert import BERT
+from .families.bitnet import BITNET
 from .families.bloom import BLOOM
 from .families.codegen import CODEGEN
 from .families.cohere import COHERE, COHERE2
@@ -194,6 +195,7 @@ FAMILIES = (
     NEMOTRON_H,
     ARCEE,
     APERTUS,
+    BITNET,
     JAIS2,
     NANOCHAT,
     DIFFLLAMA,

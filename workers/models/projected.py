@@ -56,6 +56,23 @@ class ScaledLinear:
         return self._ops.scale(projected, self._factors, out=projected)
 
 
+class NormedLinear:
+    """The product of inputs that are normalised as one vector, of which each rank has a share; the ranks gather it."""
+
+    def __init__(self, product: Linear, ops: Ops, group: TensorParallelGroup, norm: RMSNorm, span: Span):
+        self._product = product  # of this rank's share
+        self._ops = ops
+        self._group = group
+        self._norm = norm  # of all inputs
+        self._span = span
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._group.size == 1:
+            return self._product(self._ops.norm(x, self._norm))
+        whole = gathered(self._group, x.contiguous(), len(self._norm.weight))
+        return self._product(self._ops.norm(whole, self._norm)[:, slice(*self._span)].contiguous())
+
+
 class WholeNorms:
     """Normalises the queries of all heads as one vector, and likewise the keys; the ranks gather all heads first.
 
@@ -79,12 +96,13 @@ class WholeNorms:
             if self._group.size == 1:
                 self._ops.norm(part, norm, out=part)
             else:
-                whole = self._gathered(part.contiguous(), len(norm.weight))
+                whole = gathered(self._group, part.contiguous(), len(norm.weight))
                 part.copy_(self._ops.norm(whole, norm)[:, start:stop])
         return projected
 
-    def _gathered(self, part: Tensor, size: int) -> Tensor:
-        """The parts of all ranks concatenated, [rows, size]; a part that several ranks hold appears once."""
-        copies = self._group.size * part.shape[1] // size
-        ranks = self._group.stack(part)[::copies]
-        return ranks.transpose(0, 1).reshape(len(part), size)
+
+def gathered(group: TensorParallelGroup, part: Tensor, size: int) -> Tensor:
+    """The parts of all ranks concatenated, [rows, size]; a part that several ranks hold appears once."""
+    copies = group.size * part.shape[1] // size
+    ranks = group.stack(part)[::copies]
+    return ranks.transpose(0, 1).reshape(len(part), size)

@@ -23,8 +23,8 @@ from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout
-from .bit_fields import WORD_BITS, read_codes, unpack_words
 from .config import EXPRESSION, Arguments, CompressedTensors, ConfigGroup
+from .words.bit_fields import WORD_BITS, read_codes, unpack_words
 
 LINEAR = "Linear"  # every projection is a module of this class
 

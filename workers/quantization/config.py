@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,7 +14,8 @@ from ..checkpoint.text_part import read_fields
 
 SUPPORTED = (
     "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
-    "bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8) and fp8 (a scale per block of weights, dynamic activations)"
+    "bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary) and fp8 (a scale per block of weights, "
+    "dynamic activations)"
 )
 
 
@@ -91,7 +92,16 @@ class BitsAndBytes(msgspec.Struct, frozen=True):
     bnb_4bit_quant_storage: str = "uint8"
 
 
-QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes
+class BitNet(msgspec.Struct, frozen=True):
+    """Settings of BitNet. Packed matrices are those with scales."""
+
+    linear_class: Literal["bitlinear", "autobitlinear"] = "bitlinear"
+    quantization_mode: Literal["offline", "online"] = "offline"
+    modules_to_not_convert: list[str] | None = None
+    use_rms_norm: bool = False
+
+
+QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes | BitNet
 EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
 METHODS: dict[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensors,
@@ -99,6 +109,7 @@ METHODS: dict[str, type[QuantizationConfig]] = {
     "awq": Awq,
     "fp8": BlockFp8,
     "bitsandbytes": BitsAndBytes,
+    "bitnet": BitNet,
 }
 MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
 
@@ -144,6 +155,8 @@ def problem_of(config: QuantizationConfig) -> str:
             return _block_fp8_problem(config)
         case BitsAndBytes(bnb_4bit_quant_storage=storage):
             return "" if storage == "uint8" else f"bnb_4bit_quant_storage={storage!r}"
+        case BitNet():
+            return _bitnet_problem(config)
 
 
 def _gptq_problem(config: Gptq) -> str:
@@ -172,6 +185,14 @@ def _block_fp8_problem(config: BlockFp8) -> str:
     if config.activation_scheme != "dynamic":
         return f"activation_scheme={config.activation_scheme!r}"
     return "" if config.fmt.startswith("e4m3") else f"fmt={config.fmt!r}"
+
+
+def _bitnet_problem(config: BitNet) -> str:
+    if config.use_rms_norm:
+        return "use_rms_norm"
+    if config.quantization_mode == "online" and config.linear_class != "autobitlinear":
+        return "quantization_mode='online' of another linear_class than autobitlinear"
+    return _pattern_problem([f"{EXPRESSION}{each}" for each in config.modules_to_not_convert or []])
 
 
 def _compressed_tensors_problem(config: CompressedTensors) -> str:

@@ -14,16 +14,26 @@ from ..checkpoint.matrix_reader import FloatReader, MatrixReader
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.weight_forms import Fp8Weight, Int8Weight
 from ..kernels.cpu.library import Pool
-from .awq import AwqReader
+from .bitnet import BitNetReader
 from .bitsandbytes import BitsAndBytesReader
 from .block_fp8 import BlockFp8Reader, CodedBlockFp8Reader
 from .compressed_tensors import CompressedTensorsReader
-from .config import Awq, BitsAndBytes, BlockFp8, CompressedTensors, Gptq, QuantizationConfig, read_quantization_config
+from .config import (
+    Awq,
+    BitNet,
+    BitsAndBytes,
+    BlockFp8,
+    CompressedTensors,
+    Gptq,
+    QuantizationConfig,
+    read_quantization_config,
+)
 from .gguf import GgufReader, GgufTableReader
-from .gptq import GptqReader
 from .mxfp4 import Mxfp4Reader
 from .on_load import EightBitsOnLoad, Int4OnLoad
 from .report import QuantizationReport
+from .words.awq import AwqReader
+from .words.gptq import GptqReader
 
 ON_LOAD = ("int8", "int4", "fp8")
 
@@ -113,6 +123,8 @@ def _readers(
             coded = CompressedTensorsReader(checkpoint, scheme, floats, pool)
         case Gptq():
             coded = GptqReader(checkpoint, scheme, floats, pool)
+        case BitNet():
+            coded = BitNetReader(scheme, floats)
         case Awq():
             coded = AwqReader(checkpoint, scheme, floats, pool)
         case _:

@@ -74,6 +74,7 @@ NOT_AT_HAND = {
     "FlintForCausalLM",
     "Kolibri1ForCausalLM",
     "AriaTextForCausalLM",
+    "BitNetForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

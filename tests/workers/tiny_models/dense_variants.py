@@ -258,6 +258,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "attn_temperature_tuning": False,
     },
     "stablelm-parallel": {"family": "StableLm", "use_parallel_residual": True, "tie_word_embeddings": True},
+    "bitnet": {"family": "BitNet", "attention_bias": True},
     "cohere": {"family": "Cohere", "logit_scale": 0.25},
     "cohere2": {"family": "Cohere2", "num_hidden_layers": 4, "sliding_window": 40, "logit_scale": 0.5},
     "olmo": {"family": "Olmo"},

@@ -31,10 +31,13 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     norm_kernel = rms_norm_kernel if geometry.norm in RMS_NORMS else layer_norm_kernel
     norms_of_all_heads = geometry.qk_norm and geometry.qk_norm.spans == "all_heads"
     whole_norms = (geometry.num_heads, geometry.num_kv_heads) if norms_of_all_heads else ()
+    inner_sizes = geometry.num_heads * geometry.head_dim, geometry.intermediate_size
+    inner_norms = inner_sizes if geometry.has_inner_norms else ()
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         norm_kernel(dtype, geometry.position_size),  # of embeddings that are projected
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
+        *(rms_norm_kernel(dtype, inputs) for inputs in inner_norms),
         *_activations(model),
         *(_attention(model, cached, block_size) if geometry.has_heads else []),
         *recurrent_kernels(geometry),

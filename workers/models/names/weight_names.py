@@ -138,6 +138,7 @@ class WeightNames:
     key: str = "model.layers.{}.self_attn.k_proj"
     value: str = "model.layers.{}.self_attn.v_proj"
     output: str = "model.layers.{}.self_attn.o_proj"
+    output_norm: str = ""  # of the inputs of that projection, over all heads
     attention_gate: str = ""  # with gated attention; "": the query projection has a gate after each head's query
     has_gates_of_heads: bool = False  # that projection has one gate for all elements of a head
     query_norm: str = "model.layers.{}.self_attn.q_norm.weight"  # a second `{}` stands for the head
@@ -145,6 +146,7 @@ class WeightNames:
     gate: str = "model.layers.{}.mlp.gate_proj"
     up: str = "model.layers.{}.mlp.up_proj"
     down: str = "model.layers.{}.mlp.down_proj"
+    down_norm: str = ""  # of its inputs
     activation: str = ""  # of the feed-forward, where it has parameters: ".alpha_p" and ".alpha_n" follow
     positions: str = ""  # the table of learned positions
     first_position: int = 0  # the row of that table for position 0
@@ -223,8 +225,8 @@ class WeightNames:
     def begun(self, old: str, new: str) -> "WeightNames":
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "lightning", "recurrent_norms")
-        names = ("experts", "expert_norms", "attention_experts", "short_convolution", "latent", *recurrent)
-        names += ("layer_inputs", "altup")
+        experts = ("experts", "expert_norms", "attention_experts")
+        names = (*experts, "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

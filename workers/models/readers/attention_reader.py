@@ -128,7 +128,8 @@ class AttentionReader:
         geometry, name = reader.geometry.of_layer(index), reader.names.output.format(index)
         inputs = geometry.num_heads * (geometry.value_dim or geometry.head_dim)
         inputs = inputs // 2 if geometry.is_differential else inputs
-        return reader.row_parallel(name, geometry.hidden_size, inputs, geometry.biases.output)
+        product = reader.row_parallel(name, geometry.hidden_size, inputs, geometry.biases.output)
+        return reader.after_norm(product, self._ops, reader.names.output_norm.format(index), inputs)
 
     def query_key_value(self, index: int) -> Linear:
         reader = self._reader

@@ -55,6 +55,7 @@ class FeedForwardReader:
             gate_up = ScaledLinear(gate_up, self._ops, factors)
         bias = geometry.biases.mlp if geometry.biases.down is None else geometry.biases.down
         down = reader.row_parallel(names.down.format(index), geometry.hidden_size, size, bias)
+        down = reader.after_norm(down, self._ops, names.down_norm.format(index), size)
         return DenseFeedForward(gate_up, self._activation(index), down, self._ops)
 
     @cached_property

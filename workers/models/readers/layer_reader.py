@@ -9,7 +9,9 @@ from ...geometry.model_options import RMS_NORMS, NormKind
 from ...layers.adapters.sites import SitePart
 from ...layers.linear import Linear
 from ...layers.norm import LayerNorm, Norm, RMSNorm
+from ...layers.ops import Ops
 from ..matrix_rows import Rows, Span, order_of_head, stacked_rows
+from ..projected import NormedLinear
 from .weight_reader import WeightReader
 
 
@@ -63,6 +65,12 @@ class LayerReader(WeightReader):
         weight = torch.ones(size, device=self.device) if is_plain else self.vector(name, size).float()
         bias = self.vector(_bias_of(name), size).float() * multiplier if kind in ("layer", "layer_less_1") else None
         return self._norm_of(kind, weight, bias, multiplier)
+
+    def after_norm(self, product: Linear, ops: Ops, name: str, inputs: int) -> Linear:
+        """The row-parallel product of normalised inputs, of which there are `inputs` on all ranks; "": as it is."""
+        if not name:
+            return product
+        return NormedLinear(product, ops, self.group, self.rms_norm(name, inputs), self.even_span(inputs))
 
     def norm_if_named(self, name: str, index: int) -> Norm | None:
         return self.norm(name.format(index), self.geometry.hidden_size) if name else None

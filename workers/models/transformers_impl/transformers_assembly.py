@@ -21,8 +21,8 @@ from ...layers.embedding import OutputHead, Table, VocabularyEmbedding
 from ...layers.linear import Linear
 from ...layers.norm import RMSNorm
 from ...layers.ops import Ops
-from ...quantization.gptq import skip_zero_biases
 from ...quantization.source import MatrixSource
+from ...quantization.words.gptq import skip_zero_biases
 from ..matrix_rows import Rows
 from ..names.weight_names import WeightNames
 from ..readers.weight_reader import VOCABULARY_MULTIPLE, WeightReader

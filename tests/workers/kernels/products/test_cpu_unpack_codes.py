@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from paged_serve.workers.kernels.cpu.unpacking import WordLayout, unpack_codes
-from paged_serve.workers.quantization.bit_fields import codes_of
+from paged_serve.workers.quantization.words.bit_fields import codes_of
 
 SIZES = [(8, 8), (24, 40), (136, 72), (200, 264)]  # outputs, inputs: less than a block, and partial blocks
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.matrix_reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
-from ..checkpoint.safetensors_files import Checkpoint
-from ..checkpoint.weight_forms import GroupedWeight, Weight
-from ..kernels.cpu.library import Pool
-from ..kernels.cpu.unpacking import WordLayout
+from ...checkpoint.matrix_reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
+from ...checkpoint.safetensors_files import Checkpoint
+from ...checkpoint.weight_forms import GroupedWeight, Weight
+from ...kernels.cpu.library import Pool
+from ...kernels.cpu.unpacking import WordLayout
+from ..config import Gptq
 from .bit_fields import WORD_BITS, read_codes, unpack_words
-from .config import Gptq
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from ..checkpoint.matrix_reader import MatrixPart
-from ..checkpoint.safetensors_files import Checkpoint
-from ..kernels.cpu.library import Pool
-from ..kernels.cpu.unpacking import WordLayout, unpack_codes
+from ...checkpoint.matrix_reader import MatrixPart
+from ...checkpoint.safetensors_files import Checkpoint
+from ...kernels.cpu.library import Pool
+from ...kernels.cpu.unpacking import WordLayout, unpack_codes
 
 WORD_BITS = 32
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]  # output i of an AWQ word is in nibble AWQ_NIBBLES[i]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..checkpoint.matrix_reader import MatrixPart, MatrixReader, groups_of, num_groups
-from ..checkpoint.safetensors_files import Checkpoint
-from ..checkpoint.weight_forms import GroupedWeight, Weight
-from ..kernels.cpu.library import Pool
-from ..kernels.cpu.unpacking import WordLayout
+from ...checkpoint.matrix_reader import MatrixPart, MatrixReader, groups_of, num_groups
+from ...checkpoint.safetensors_files import Checkpoint
+from ...checkpoint.weight_forms import GroupedWeight, Weight
+from ...kernels.cpu.library import Pool
+from ...kernels.cpu.unpacking import WordLayout
+from ..config import Awq
 from .bit_fields import codes_of, in_awq_order
-from .config import Awq
 
 PER_WORD = 8
 

@@ -1,0 +1,1 @@
+"""Published formats whose codes lie in 32-bit words."""
