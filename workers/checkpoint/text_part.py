@@ -16,6 +16,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cohere": ("CohereForCausalLM", {}),
     "cohere2": ("Cohere2ForCausalLM", {}),
+    "cohere_compass_text": (
+        "CohereCompassForCausalLM",
+        {
+            "vocab_size": 256000,
+            "hidden_size": 8192,
+            "intermediate_size": 22528,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 64,
+            "max_position_embeddings": 8192,
+        },
+    ),
     "deepseek_v3": ("DeepseekV3ForCausalLM", {}),
     "gemma3_text": (
         "Gemma3ForCausalLM",
@@ -63,6 +74,7 @@ WHOLE_MODELS: dict[str, str] = {
     "AriaForConditionalGeneration": "aria_text",
     "AyaVisionForConditionalGeneration": "cohere2",
     "Cohere2VisionForConditionalGeneration": "cohere2",
+    "CohereCompassForConditionalGeneration": "cohere_compass_text",
     "Gemma3ForConditionalGeneration": "gemma3_text",
     "Gemma3nForConditionalGeneration": "gemma3n_text",
     "Gemma4ForConditionalGeneration": "gemma4_text",

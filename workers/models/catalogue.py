@@ -14,6 +14,7 @@ from .families.bloom import BLOOM
 from .families.codegen import CODEGEN
 from .families.cohere import COHERE, COHERE2
 from .families.cohere2_moe import COHERE2_MOE
+from .families.cohere_compass import COHERE_COMPASS
 from .families.colbert import COLBERT
 from .families.cwm import CWM
 from .families.dbrx import DBRX
@@ -177,6 +178,7 @@ FAMILIES = (
     STABLELM,
     COHERE,
     COHERE2,
+    COHERE_COMPASS,
     COHERE2_MOE,
     OLMO,
     OLMO2,

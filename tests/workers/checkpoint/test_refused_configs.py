@@ -12,6 +12,7 @@ from .small_configs import (
     ARIA,
     AXK1,
     COHERE2_MOE,
+    COHERE_COMPASS,
     CWM,
     DBRX,
     EMBEDDING_GEMMA,
@@ -155,6 +156,7 @@ from .small_configs import (
         (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
         (KOLIBRI1 | {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not supported for Kolibri 1; only \[\] is"),
         (ARIA | {"mlp_bias": True}, "mlp_bias=True is not supported for Aria; only False is"),
+        (COHERE_COMPASS | {"rope_theta": 1e4}, "rope_parameters has nothing for full_attention; leave it out or"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (
             MISTRAL4 | {"rope_parameters": {"partial_rotary_factor": 0.25}},

@@ -75,6 +75,7 @@ NOT_AT_HAND = {
     "Kolibri1ForCausalLM",
     "AriaTextForCausalLM",
     "BitNetForCausalLM",
+    "CohereCompassForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

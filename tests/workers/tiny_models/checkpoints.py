@@ -47,7 +47,12 @@ CLASSES = {
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma3n": "Gemma3nTextConfig", "Gemma4": "Gemma4TextConfig"}
+CONFIGS = {
+    "Gemma3": "Gemma3TextConfig",
+    "Gemma3n": "Gemma3nTextConfig",
+    "CohereCompass": "CohereCompassTextConfig",
+    "Gemma4": "Gemma4TextConfig",
+}
 VARIANTS = (
     DENSE_VARIANTS | UNGATED_VARIANTS | WINDOWED_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS
 )

@@ -261,6 +261,18 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     "bitnet": {"family": "BitNet", "attention_bias": True},
     "cohere": {"family": "Cohere", "logit_scale": 0.25},
     "cohere2": {"family": "Cohere2", "num_hidden_layers": 4, "sliding_window": 40, "logit_scale": 0.5},
+    "cohere-compass": {
+        "family": "CohereCompass",
+        "num_hidden_layers": 4,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            "full_attention": None,
+        },
+        "logit_scale": 0.5,
+        "attention_bias": True,
+    },
     "olmo": {"family": "Olmo"},
     "olmo-clipped": {"family": "Olmo", "clip_qkv": 0.7, "num_key_value_heads": 4, "attention_bias": True},
     "olmo2": {"family": "Olmo2"},

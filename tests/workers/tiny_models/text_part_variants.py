@@ -120,6 +120,18 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Aria": ({"moe_num_experts": 8, "intermediate_size": 24}, IMAGES | {"model_type": "idefics3_vision"}),
     "AyaVision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
     "Cohere2Vision": ({"model_type": "cohere2", "logit_scale": 1.0}, SIGLIP),
+    "CohereCompass": (
+        {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e3, "mrope_section": [2, 3, 3]},
+                "full_attention": None,
+            },
+            "sliding_window": 40,
+            "logit_scale": 0.5,
+        },
+        PATCHES | {"patch_size": 14},
+    ),
     "Idefics3": ({"model_type": "llama"}, IMAGES),
     "SmolVLM": ({"model_type": "llama"}, IMAGES),
     "Lfm2Vl": (
