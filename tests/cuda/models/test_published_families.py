@@ -23,6 +23,7 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "persimmon": torch.float16,  # layer norms of heads, half of which is rotated
     "xglm": torch.bfloat16,  # computed positions
     "modernbert-decoder": torch.float16,  # a prediction head before the output head
+    "bitnet": torch.bfloat16,  # a gated squared ReLU, norms before the last projections
     "apertus": torch.bfloat16,  # xielu, whose parameters differ by layer
 }
 
@@ -38,6 +39,7 @@ NIGHTLY = (
     "persimmon",
     "xglm",
     "modernbert-decoder",
+    "bitnet",
     "apertus",
 )
 
