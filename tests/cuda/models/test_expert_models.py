@@ -32,9 +32,9 @@ VARIANTS = {
     "mimo-v2": torch.bfloat16,  # numbers of KV heads that differ by layer, sinks in some, values narrower than keys
     "deepseek-v2": torch.bfloat16,  # latent attention; a group counts as its best expert
     "deepseek-v3": torch.float16,  # latent attention
-    "axk1": torch.bfloat16,  # latent attention; a norm after experts alone
+    "axk1": torch.float16,  # latent attention; a norm after experts alone
     "flint": torch.bfloat16,  # sinks, layers without rotation
-    "kolibri1": torch.bfloat16,  # sigmoids of the chosen
+    "kolibri1": torch.float16,  # sigmoids of the chosen
     "aria": torch.bfloat16,  # matrices of experts stored as [in, out]
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
     "dbrx": torch.bfloat16,  # layer norms without biases, clipping
