@@ -39,7 +39,7 @@ def loop_of(folder, pool, dtype="auto", **options):
 
 
 def test_an_architecture_without_a_family_runs_through_transformers(tmp_path, kernels):
-    write("BitNet", tmp_path)
+    write("Apertus1p5Text", tmp_path)
     assert is_of_transformers(ours(tmp_path, pool=kernels))
 
 
