@@ -17,7 +17,7 @@ from ..chaos.streams.transports import transports
 from ..end_to_end.server_process import ServerProcess
 from .mixture import Mixture
 from .trend import Slope, slope_per_hour
-from .watch import Holding, Watch, files
+from .watch import TEMPLATES, Holding, Watch, files
 
 OPTIONS = ("--api-server-count", "2", "--num-blocks", "600", "--max-num-batched-tokens", "256", "--resume-grace", "5")
 MAX_BYTES_PER_HOUR = 1 << 20
@@ -126,8 +126,9 @@ async def _at_rest(server: ServerProcess, before: dict[str, Holding] | None = No
 
 
 def _more_than(before: dict[str, Holding], now: dict[str, Holding]) -> list[str]:
-    found = [f"{name} was not there before" for name in now.keys() - before.keys()]
-    found += [f"{name} has ended" for name in before.keys() - now.keys()]
+    """What is more, or another process; template helpers end when they are idle, and others start."""
+    found = [f"{name} was not there before" for name in now.keys() - before.keys() if not name.startswith(TEMPLATES)]
+    found += [f"{name} has ended" for name in before.keys() - now.keys() if not name.startswith(TEMPLATES)]
     for name in before.keys() & now.keys():
         for figure in ("fds", "threads"):
             had, has = getattr(before[name], figure), getattr(now[name], figure)

@@ -12,6 +12,8 @@ import psutil
 
 from ..end_to_end.server_process import ServerProcess
 
+TEMPLATES = "templates"  # the name of their helpers here
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -57,7 +59,7 @@ def processes(server: ServerProcess) -> Iterator[tuple[str, psutil.Process]]:
     for child in supervisor.children(recursive=True):
         with contextlib.suppress(psutil.Error):
             is_template = any("template_process" in word for word in child.cmdline())
-            yield f"{'templates' if is_template else child.name()} {child.pid}", child
+            yield f"{TEMPLATES if is_template else child.name()} {child.pid}", child
 
 
 def holding(process: psutil.Process) -> Holding:
