@@ -25,6 +25,7 @@ WAYS = [
     *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
     {"quantization": "int8"},
 ]
+OTHER_EXPERTS = ("mixtral", "axk1", "kolibri1")  # rounding to bfloat16 changes those of many tokens
 EXCEED_FLOAT16 = ("mamba", "mamba-biased")  # with random weights
 pytestmark = [
     pytest.mark.nightly,
@@ -87,7 +88,7 @@ def test_chunks_neighbours_ranks_and_instruction_sets_change_no_bit(variant, opt
         (variant, dtype)
         for variant in CONTRACT_VARIANTS
         for dtype in (torch.bfloat16, torch.float16)
-        if (variant, dtype) != ("mixtral", torch.bfloat16)  # plain torch chooses other experts, too
+        if not (variant in OTHER_EXPERTS and dtype == torch.bfloat16)
         and not (variant in EXCEED_FLOAT16 and dtype == torch.float16)
     ],
     ids=str,

@@ -289,7 +289,7 @@ EXPERT_VARIANTS: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "num_experts": 6,
         "moe_intermediate_size": 40,
-        "shared_expert_intermediate_size": 40,
+        "shared_expert_intermediate_size": 48,
         "norm_topk_prob": True,
     },
     "aria": {

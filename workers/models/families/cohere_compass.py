@@ -16,7 +16,8 @@ def config(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields in common names; without `layer_types` all layers have full attention."""
     stated = {name: value for name, value in fields.items() if value is not None}
     found = cohere.config({"logit_scale": 1.0, "sliding_window_pattern": 1} | stated)
-    kinds, ropes = set(map(str, found.get("layer_types") or (FULL,))), found.get("rope_parameters")
+    types, ropes = found.get("layer_types") or [FULL], found.get("rope_parameters")
+    kinds = set(map(str, types)) if isinstance(types, list) else set()  # another value is refused under its name
     if isinstance(ropes, dict) and kinds & ropes.keys():  # published files have a rope beside those of kinds
         return found | {"rope_parameters": {name: ropes[name] for name in ropes if name in kinds}}
     return found
