@@ -57,6 +57,11 @@ class AdapterUse:
         """Whether it keeps a place that no sequence needs."""
         return self.state is AdapterState.LOADED and not self.users
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether its place serves sequences, or will once loaded; not if only new ones wait for its next turn."""
+        return bool(self.users or (self.held and self.state is AdapterState.LOADING))
+
     def fire(self, event: AdapterEvent) -> None:
         """Raises IllegalTransition, and changes nothing, when `event` cannot happen now."""
         self.state = fire(TRANSITIONS, self.state, event, f"adapter {self.adapter.name!r}")

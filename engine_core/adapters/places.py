@@ -158,8 +158,7 @@ class AdapterPlaces:
         The caller puts all sequences into the queue again. Adapters that used a place are the first to have one again.
         """
         refused: list[AdapterUse] = []
-        placed = [use for use in self._places.values() if use is not None]
-        had_place = [use for use in placed if use.users or (use.held and use.state is AdapterState.LOADING)]
+        had_place = [use for use in self._places.values() if use is not None and use.has_turn]
         had_place.sort(key=lambda use: use.opened)
         for use in self.uses.values():
             if use.state is AdapterState.LOADING and not from_outside:

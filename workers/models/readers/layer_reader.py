@@ -70,6 +70,7 @@ class LayerReader(WeightReader):
         """The row-parallel product of normalised inputs, of which there are `inputs` on all ranks; "": as it is."""
         if not name:
             return product
+        assert not self.geometry.is_parallel, "the norm overwrites the layer's input, which the feed-forward reads"
         return NormedLinear(product, ops, self.group, self.rms_norm(name, inputs), self.even_span(inputs))
 
     def norm_if_named(self, name: str, index: int) -> Norm | None:
