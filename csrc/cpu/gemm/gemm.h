@@ -6,35 +6,14 @@
 #pragma once
 #include "elements.h"
 #include "gemm/product_rows.h"
+#include "gemm/widened.h"
 
 constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
-constexpr int SPARE_LINES = 2;      // per word of K, that a pass without a part of the panel prefetches
 constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
 constexpr int MAX_CHUNKED_BLOCKS = 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
 constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
-
-// Calls body(integral_constant<rows>, first_row, block, blocks) for blocks of at most MOST_ROWS rows, as even as can be.
-template <class F, class Body> void for_blocks(int rows, Body body) {
-  const int blocks = ceil_div(rows, MOST_ROWS<F>);
-  for (int b = 0; b < blocks; b++) {
-    const int from = share(rows, b, blocks), to = share(rows, b + 1, blocks);
-    with_rows<MOST_ROWS<F>>(to - from, [&](auto n) { body(n, from, b, blocks); });
-  }
-}
-
-// The number of cache lines that pass `pass` of `passes` prefetches per word of K, and the first of them. A word of a panel
-// has four lines.
-struct Prefetch {
-  int lines, first;
-};
-constexpr Prefetch plan(int pass, int passes) {
-  if (passes == 1) return {4, 0};
-  if (passes == 2) return {2, 2 * pass};
-  if (passes == 3) return pass == 0 ? Prefetch{2, 0} : Prefetch{1, pass + 1};
-  return {pass < 4, pass};
-}
 
 // Whether a pass of a block of ROWS rows may prefetch `lines` lines per word of K. Products that cannot be are not compiled:
 // blocks are as even as can be, so one with few rows is the only one.
@@ -84,6 +63,8 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
 template <class F, class Out, class Done>
 void panel_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done,
                    Upcoming* upcoming = nullptr) {
+  if constexpr (SHARES_WIDENED<F>)
+    if (rows > MOST_ROWS<F>) return widened_product<F>(x, x_stride, rows, panel, words, done, upcoming);
   alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
   const int blocks = ceil_div(rows, MOST_ROWS<F>);
   if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {

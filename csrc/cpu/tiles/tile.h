@@ -34,6 +34,7 @@ struct WideBf16 : Fp32 {  // the bits of Bf16
 // The layout of the operands of a word of K: consecutive vectors of weights, and one word per row.
 template <class F> struct WordLayout {
   static constexpr int PARTS = 1;  // of a word, multiplied separately
+  static constexpr size_t STEP = STEP_BYTES;  // of a panel, per word
   static constexpr int X_BYTES = WORD_BYTES;
   static constexpr size_t x(int) { return 0; }
   static typename F::Weights weights(const char* strip, int vector, int) { return F::weights(strip + vector * sizeof(I32)); }
@@ -41,6 +42,7 @@ template <class F> struct WordLayout {
 // Rows have two numbers per word, the even one first; the odd one is multiplied first.
 struct WideLayout {
   static constexpr int PARTS = 2;
+  static constexpr size_t STEP = STEP_BYTES;
   static constexpr int X_BYTES = 2 * WORD_BYTES;
   static constexpr size_t x(int part) { return part == 0 ? WORD_BYTES : 0; }
 };
@@ -56,6 +58,12 @@ template <> struct WordLayout<Fp16> : WideLayout {
     return vector / VECTORS * GROUP * WORD_BYTES + (part * GROUP + vector % VECTORS * LANES) * 2;
   }
   static I32 weights(const char* strip, int vector, int part) { return (I32)load_fp16(strip + offset(vector, part)); }
+};
+// Weights that were widened before: of each word the odd inputs of a panel, then the even ones.
+struct Widened : Fp32 {};
+template <> struct WordLayout<Widened> : WideLayout {
+  static constexpr size_t STEP = 2 * STEP_BYTES;
+  static I32 weights(const char* strip, int vector, int part) { return load_words(strip + part * STEP_BYTES + vector * sizeof(I32)); }
 };
 // The most rows of a tile.
 template <class F> constexpr int MOST_ROWS = sizeof(typename F::Weights) > sizeof(I32) ? MAX_SPLIT_ROWS : MAX_ROWS;
@@ -97,7 +105,7 @@ inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_
   constexpr int N = STRIP<ROWS>;
   EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // gcc 12 would keep a copy of a known start value, and run out of registers
 #pragma GCC unroll 1
-  for (int k = 0; k < words; k++, strip += STEP_BYTES, x += X_STEP, ahead += LINES * 64) {
+  for (int k = 0; k < words; k++, strip += Layout::STEP, x += X_STEP, ahead += LINES * 64) {
     EACH(part, Layout::PARTS) {
       const auto weights = [&](int v) { return Layout::weights(strip, v, part); };
       step<F, ROWS, N>(acc, x + Layout::x(part), x_stride, weights, [&](int i) {

@@ -6,6 +6,10 @@
 constexpr int OCTET = 8, OCTET_WORDS = 4;
 constexpr size_t SCALE_BYTES = PANEL * 2, ZERO_BYTES = PANEL;
 
+// Both inputs of what codes return as a word.
+inline Halves halves(I32 word) { return {even_half(word), odd_half(word)}; }
+inline Halves halves(const Halves& word) { return word; }
+
 struct Int4Layout {
   int groups, octets;  // groups per panel, octets per group
   size_t codes_at, group_bytes, panel_bytes;

@@ -103,7 +103,7 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
 }
 
 // Whether several blocks of rows share codes that are expanded to float, not to words that each would widen.
-template <class F> constexpr bool TO_FLOAT = REGISTERS == 16 && std::is_same_v<F, WideBf16>;
+template <class F> constexpr bool TO_FLOAT = (REGISTERS == 16 || LANES == 16) && std::is_same_v<F, WideBf16>;
 // Inputs that are expanded at once, if groups have fewer: sums pass between two levels of caches less often.
 constexpr int NEAR_INPUTS = REGISTERS == 16 ? 64 : 1;
 

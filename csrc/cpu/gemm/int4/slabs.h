@@ -30,7 +30,7 @@ template <class Codes> [[gnu::noipa]] void expand_floats(char* panel, const char
     EACH(v, PANEL_VECTORS) {
       const I32 packed = load_words(octets + v * sizeof(I32));
       EACH(j, OCTET_WORDS) {
-        const Halves word = codes.word(packed, j);
+        const Halves word = halves(codes.word(packed, j));
         char* to = panel + (c * OCTET_WORDS + j) * 2 * STEP_BYTES + v * sizeof(I32);
         store_words(to, word.odd), store_words(to + STEP_BYTES, word.even);
       }

@@ -12,9 +12,6 @@ constexpr int FEW_TILE_ROWS = 2;
 template <int ROWS, class Codes>
 constexpr int FEW_STRIP = LANES == 16 ? 4 : REGISTERS == 32 || (ROWS == 1 && !std::is_same_v<Codes, E2m1Codes>) ? 2 : 1;
 
-inline Halves halves(I32 word) { return {even_half(word), odd_half(word)}; }
-inline Halves halves(const Halves& word) { return word; }
-
 // product[ROWS][N] += rows times a piece of N vectors of outputs, of which `octets` are not padding.
 template <int ROWS, int N, class Codes>
 inline void add_piece(F32 (&product)[ROWS][N], const char* x, size_t x_stride, const char* lanes, int octets, const Codes& codes) {
