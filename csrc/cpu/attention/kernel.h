@@ -204,7 +204,7 @@ template <class Kv, bool TILED = false> class Attention {
       const Half* ahead = few && !IS_CODED<Kv> ? &walk.later(h) : nullptr;
       const auto pack = TILED ? pack_tile_keys<Computed> : pack_keys<Computed, false>;
       pack(s.keys + h * half_panel<Kv, TILED>(size_), size_, tile.halves[h].keys, ahead ? ahead->keys : nullptr);
-      char* values = s.values + h * HALF_WORDS<Kv> * STEP_BYTES;
+      char* values = s.values + h * HALF_WORDS<Kv> * PANEL_STEP<Kv>;
       pack_values<Computed>(values, size_, tile.halves[h].values, ahead ? ahead->values : nullptr);
     }
     const int lines = IS_CODED<Kv> || few ? 0 : (int)(4 * size_.row_bytes);  // of the next tile, prefetched between blocks
@@ -237,7 +237,7 @@ template <class Kv, bool TILED = false> class Attention {
     using F = typename Kv::F;
     const int seen = halves(unit, first + ROWS - 1, t);
     for (int h = 0; h < seen; h++) {
-      const char* panel = s.keys + h * size_.words * STEP_BYTES;
+      const char* panel = s.keys + h * half_panel<Kv, false>(size_);
       panel_scores<F, ROWS>(s.scores + h * HALF_KEYS, query_row(s, first), query_bytes(), panel, size_.words / 4);
     }
     weigh_rows(unit, t, first, ROWS, s);

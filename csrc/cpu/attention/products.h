@@ -180,11 +180,14 @@ template <class Kv, int ROWS, bool AHEAD, bool TAIL>
   EACH(m, ROWS) EACH(n, N) store(sums + (size_t)m * size.columns + n * LANES, acc[m][n]);
 }
 
-// Stores LANES words in a step of a panel of F, from output `first` on.
-template <class F> inline void store_in_panel(char* step, int first, I32 words) {
-  if constexpr (std::is_same_v<F, Fp16>) {
-    store_halves(step + WordLayout<F>::offset(first / LANES, 0), odd_halves(words));
-    store_halves(step + WordLayout<F>::offset(first / LANES, 1), even_halves(words));
+// Stores LANES words in a step of a panel, from output `first` on.
+template <class Kv> inline void store_in_panel(char* step, int first, I32 words) {
+  if constexpr (std::is_same_v<typename Kv::F, Widened>) {
+    const Halves halves = Kv::Direct::weights(words);
+    store_words(step + first * WORD_BYTES, halves.odd), store_words(step + STEP_BYTES + first * WORD_BYTES, halves.even);
+  } else if constexpr (std::is_same_v<typename Kv::F, Fp16>) {
+    store_halves(step + WordLayout<Fp16>::offset(first / LANES, 0), odd_halves(words));
+    store_halves(step + WordLayout<Fp16>::offset(first / LANES, 1), even_halves(words));
   } else {
     store_words(step + first * WORD_BYTES, words);
   }
@@ -210,7 +213,7 @@ void pack_keys(char* panel, const Sizes<Kv>& size, const char* const* keys, cons
         transpose_fours(x);
         EACH(l, 4) {
           const int word = IN_ORDER ? 4 * (c + j) + l : l * chunks + c + j;
-          store_in_panel<typename Kv::F>(panel + word * STEP_BYTES, position, x[l]);
+          store_in_panel<Kv>(panel + word * PANEL_STEP<Kv>, position, x[l]);
         }
       }
     }
@@ -226,7 +229,7 @@ template <class Kv, bool TAIL> inline void pack_pair(char* to, const char* value
       if (TAIL && group * GROUP >= columns) std::memset(here, 0, GROUP_BYTES);  // heads are whole groups
       else std::memcpy(here, values + (1 - part) * row_bytes + group * GROUP_BYTES, GROUP_BYTES);
     }
-  } else if constexpr (PER_WORD<Kv> == 2) {
+  } else if constexpr (PER_WORD<Kv> == 2 && !std::is_same_v<typename Kv::F, Widened>) {
     I32 w[PANEL_VECTORS];
     interleaved_words<Kv, PANEL_VECTORS, TAIL>(values, row_bytes, columns, w);
     EACH(n, PANEL_VECTORS) store_words(to + n * sizeof(I32), w[n]);
@@ -250,7 +253,7 @@ template <class Kv> void pack_values(char* panels, const Sizes<Kv>& size, const 
       if (ahead)
         EACH(key, 2) for (size_t line = 0; line < PANEL * sizeof(typename Kv::Element); line += 64)
           prefetch<2>(ahead[pair % STREAMS] + at + key * size.row_bytes + line);
-      char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * STEP_BYTES;
+      char* to = panels + ((size_t)panel * 2 * HALF_WORDS<Kv> + pair * PANEL_STEPS) * PANEL_STEP<Kv>;
       if (columns >= PANEL) pack_pair<Kv, false>(to, from, size.row_bytes, columns);
       else pack_pair<Kv, true>(to, from, size.row_bytes, columns);
     }
@@ -276,7 +279,7 @@ void panel_scores(float* scores, const char* query, size_t row_bytes, const char
   constexpr int N = STRIP<ROWS>;
   for (int s = 0; s < STRIPS<ROWS>; s++) {
     for (int l = 0; l < 4; l++) {
-      const char* strip = panel + (size_t)l * chunks * STEP_BYTES + s * N * sizeof(I32);
+      const char* strip = panel + (size_t)l * chunks * WordLayout<F>::STEP + s * N * sizeof(I32);
       const auto add = l == 0 ? strip_chain<F, ROWS, true> : strip_chain<F, ROWS, false>;
       add(scores + s * N * LANES, query + l * WordLayout<F>::X_BYTES, row_bytes, strip, chunks);
     }

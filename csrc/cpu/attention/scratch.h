@@ -20,7 +20,7 @@ template <class Kv, bool TILED> size_t query_bytes(const Sizes<typename Kv::Comp
   return TILED ? head_pieces(size.words) * PIECE_ROW_BYTES : size.row_dim * sizeof(typename Kv::Row);
 }
 template <class Kv, bool TILED> size_t half_panel(const Sizes<typename Kv::Computed>& size) {
-  return TILED ? head_pieces(size.words) * PIECE_BYTES : size.words * STEP_BYTES;
+  return TILED ? head_pieces(size.words) * PIECE_BYTES : size.words * PANEL_STEP<Kv>;
 }
 
 // Rows that are computed together: with panels, and the most in any case.
@@ -47,7 +47,7 @@ struct HeadScratch {
 // Memory that is valid until the thread creates another Scratch.
 template <class Kv, bool TILED> struct Scratch : HeadScratch {
   using Element = typename Kv::Element;
-  static constexpr size_t COLUMN_BYTES = TILE_KEYS * sizeof(Element);  // of a tile's values
+  static constexpr size_t COLUMN_BYTES = 2 * HALF_WORDS<Kv> * PANEL_STEP<Kv> / PANEL;  // of a tile's values
 
   char *keys, *values, *copies;  // a tile's panels; copies of values with masked ones replaced, or of all listed rows
   float *scores, *keep;          // of a block of rows

@@ -24,7 +24,7 @@ template <class Kv> class Scores {
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
       Carver carve(pass ? arena.reserve(bytes) : nullptr);
-      panel_ = carve.take<char>(size_.words * STEP_BYTES);
+      panel_ = carve.take<char>(size_.words * PANEL_STEP<Kv>);
       query_ = carve.take<char>(rows * query_bytes());
       weights_ = carve.take<float>(count * p.heads);
       products_ = carve.take<float>(ROWS * TILE_KEYS);
