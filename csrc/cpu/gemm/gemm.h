@@ -9,8 +9,10 @@
 #include "gemm/widened.h"
 
 constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is read once
-constexpr int CHUNK_WORDS = 256;    // of K, for a panel that is read a few times: 64 KB per chunk
-constexpr int MAX_CHUNKED_BLOCKS = 3;
+// Of K, for a panel that is read a few times: 64 KB, or, where a core multiplies floats rather than words (Intel), 16 KB.
+constexpr bool SMALL_CHUNKS = LANES == 16 && WIDENS_BF16;
+constexpr int CHUNK_WORDS = SMALL_CHUNKS ? 64 : 256;
+constexpr int MAX_CHUNKED_BLOCKS = SMALL_CHUNKS ? 8 : 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
 constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
@@ -23,7 +25,7 @@ template <class F, int ROWS, Start START> constexpr bool prefetches(int lines) {
     const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS;
     for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD); pass++) {
       const int own = plan(pass, N * blocks).lines;
-      if (own == lines || (own == 0 && is_whole && lines == SPARE_LINES)) return true;
+      if (own == lines || (own == 0 && (is_whole || SMALL_CHUNKS) && lines == SPARE_LINES)) return true;
     }
   }
   return false;
@@ -78,7 +80,7 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
-      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks, nullptr);
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks, SMALL_CHUNKS ? upcoming : nullptr);
     });
   }
   for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });

@@ -3,7 +3,7 @@
 // Three libraries are built from this file, with the same bits. Those with BF16 round to bfloat16 by its instruction. avx512
 // also multiplies by VDPBF16PS; the others by fp32 FMAs on words split in two as in isa/avx2.h. If a machine can run both
 // avx512 and avx512fma, the loader measures which is faster: Zen 4 computes twice as many products with VDPBF16PS as with FMA,
-// Intel, which has AMX, half as many.
+// an Emerald Rapids half as many.
 #pragma once
 #include <immintrin.h>
 
