@@ -13,7 +13,8 @@
 namespace {
 
 constexpr int CHUNK_WORDS = 64;  // of K, 16 KB
-constexpr int MOST_CHUNKED_BLOCKS = 4;  // of rows; more are multiplied by a whole expanded panel
+// Blocks of rows; more are multiplied by a whole expanded panel, and so are those that share what is widened.
+template <class F> constexpr int MOST_CHUNKED_BLOCKS = SHARES_WIDENED<F> ? 1 : 4;
 
 inline Arena& panel_arena() {
   thread_local Arena arena;
@@ -57,7 +58,7 @@ template <class F, class Element> void chunk_by_chunk(const Fp8Panels& weight, c
   alignas(64) char words[CHUNK_WORDS * STEP_BYTES];
   const int of_segment = weight.words() / p.segments;
   const size_t stride = p.x_stride * sizeof(Element);
-  finish_segments<MOST_CHUNKED_BLOCKS * MOST_ROWS<F>>(p, of, [&](float* out, int segment) {
+  finish_segments<MOST_CHUNKED_BLOCKS<F> * MOST_ROWS<F>>(p, of, [&](float* out, int segment) {
     for (int k = 0; k < of_segment; k += CHUNK_WORDS) {
       const int first = segment * of_segment + k, count = std::min(CHUNK_WORDS, of_segment - k);
       const char* x = (const char*)p.x + of.first_row * stride + (size_t)first * WordLayout<F>::X_BYTES;
@@ -90,7 +91,7 @@ void multiply(Pool* pool, const Fp8Panels& weight, const GemmParams& p, const Pr
   const int in_registers = std::is_same_v<F, Bf16> ? fp8_rows_in_registers() : 0;
   for_panels<F>(pool, p, rows, [&](const PanelRows& of) {
     if (of.rows <= in_registers) rows_in_registers(weight, p, of);
-    else if (of.rows <= MOST_CHUNKED_BLOCKS * MOST_ROWS<F>) chunk_by_chunk<F, Element>(weight, p, of);
+    else if (of.rows <= MOST_CHUNKED_BLOCKS<F> * MOST_ROWS<F>) chunk_by_chunk<F, Element>(weight, p, of);
     else whole_panel<F, Element>(weight, p, of, &pool->upcoming);
   });
 }

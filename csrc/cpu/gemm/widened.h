@@ -4,7 +4,7 @@
 #pragma once
 #include "gemm/passes.h"
 
-// Not measured with vectors of other sizes; those of eight lanes have other registers to spare.
+// With sixteen lanes a block of rows has sums for a whole panel.
 template <class F> constexpr bool SHARES_WIDENED = LANES == 16 && WordLayout<F>::PARTS == 2;
 constexpr int WIDENED_WORDS = 48, MOST_WIDENED_WORDS = 256;  // of K at once: 24 KB, and with many rows 128 KB
 constexpr int MANY_BLOCKS = 12;
