@@ -42,8 +42,8 @@ struct Fp16Words : Fp32 {
   static Acc dot(Acc acc, Weights w, Row x) { return Fp32::dot(Fp32::dot(acc, w.odd, x.odd), w.even, x.even); }
 };
 
-// Where rows are floats, panels are, too, if a vector has sixteen lanes: blocks of rows share what is widened, as in gemm/widened.h.
-template <class F> using Shared = std::conditional_t<LANES == 16, Widened, F>;
+// With vectors of sixteen lanes, blocks of float rows share panels that are widened when they are packed; see gemm/widened.h.
+template <class F> using WidenedPanel = std::conditional_t<LANES == 16, Widened, F>;
 
 // Types of a cache: its elements (Stored), what they are converted to before products (Element), and queries and weights
 // (Row). Words are multiplied by F from panels, and by Direct straight from the cache.
@@ -58,7 +58,7 @@ struct KvBf16 {
 struct KvWideBf16 : KvBf16 {  // the same bits
   using Row = WideBfloat16;
   using Computed = KvWideBf16;
-  using F = Shared<WideBf16>;
+  using F = WidenedPanel<WideBf16>;
 };
 struct KvFp32 {
   using Stored = float;
@@ -73,7 +73,7 @@ struct KvFp16 {  // weights stay float, so their rounding costs a sum over keys 
   using Element = Float16;
   using Row = float;
   using Computed = KvFp16;
-  using F = Shared<Fp16>;
+  using F = WidenedPanel<Fp16>;
   using Direct = Fp16Words;
 };
 struct KvInt8 : KvBf16 {  // codes, with a scale per key and per value, see attention/int8.h

@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int CHUNK_WORDS = 64;  // of K, 16 KB
-// Blocks of rows; more are multiplied by a whole expanded panel, and so are those that share what is widened.
+// More blocks of rows share a whole expanded panel; where they also share its widened weights, two do.
 template <class F> constexpr int MOST_CHUNKED_BLOCKS = SHARES_WIDENED<F> ? 1 : 4;
 
 inline Arena& panel_arena() {

@@ -1,8 +1,8 @@
-// Several blocks of rows times weights of 16 bits, which are widened to float once for all of them, where each block would
-// otherwise widen them for itself: beside 48 FMAs of a word, 8 or 16 instructions that compete with these. The first block
-// keeps what it has widened in the nearest caches, since stores cost an FMA nothing; a pass of its own took longer.
+// Products of several blocks of rows with 16-bit weights that are widened to float once for all blocks. Per word of K, a
+// block of six rows takes 48 FMAs, with which the 8 or 16 instructions that widen its weights compete. The first block
+// stores what it widens, which costs its FMAs nothing; a separate pass that only widens takes longer than a block.
 #pragma once
-#include "gemm/passes.h"
+#include "gemm/product_rows.h"
 
 // With sixteen lanes a block of rows has sums for a whole panel.
 template <class F> constexpr bool SHARES_WIDENED = LANES == 16 && WordLayout<F>::PARTS == 2;
@@ -33,7 +33,7 @@ template <class F, int ROWS, int LINES>
   EACH(m, ROWS) EACH(v, N) store(out + m * PANEL + v * LANES, acc[m][v]);
 }
 
-// Block `block` of `blocks`: the first one as above, the others by what that has widened.
+// Block `block` of `blocks`: the first one widens, the others multiply by what it stored.
 template <class F, int ROWS>
 void widened_block(float* out, const char* x, size_t x_stride, const char* panel, int words, char* wide, int block, int blocks, Upcoming* upcoming) {
   Prefetch p = plan(block, blocks);
@@ -49,7 +49,7 @@ void widened_block(float* out, const char* x, size_t x_stride, const char* panel
   else run(std::integral_constant<int, 0>{});
 }
 
-// As panel_product, of more rows than one block has.
+// Like panel_product, for more rows than one block has.
 template <class F, class Done>
 void widened_product(const char* x, size_t x_stride, int rows, const char* panel, int words, Done done, Upcoming* upcoming) {
   constexpr int MOST = WIDENED_BLOCKS * MOST_ROWS<F>;
