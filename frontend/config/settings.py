@@ -258,6 +258,13 @@ SETTINGS = (
     ),
     Setting(
         "Devices",
+        "parallel.load_timeout_s",
+        ("--load-timeout",),
+        "Time without progress (a tensor, a kernel) after which a process that loads counts as hung.",
+        "SECONDS",
+    ),
+    Setting(
+        "Devices",
         "parallel.standby_workers",
         ("--standby-workers",),
         "Keep a started worker without a model for each rank, to replace one that dies.",

@@ -109,6 +109,9 @@ class LostChildren:
             return
         if child.role != "standby":
             self._recorder.collect(child.exit_reason(), now)
+        if child.hangs_in_load and child.role != "standby" and self._shutdown.phase is Phase.STARTING:
+            self._give_up(child.exit_reason(), 1, now)  # no request waits for it; the error should not, either
+            return
         self._give_up_if(self._recovery.child_lost(child, now, draining=self._shutdown.is_draining), now)
 
     def _start_lacks_memory(self, now: float) -> bool:

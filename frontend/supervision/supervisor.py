@@ -125,7 +125,7 @@ class Supervisor:
             self._processes,
             self._link,
             child_messages,
-            HangDetector(self.config.parallel.step_timeout_s, now),
+            HangDetector(self.config.parallel, now),
             self._recovery,
             self._recorder,
             self._shutdown,

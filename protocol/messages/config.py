@@ -152,6 +152,7 @@ class ParallelConfig(_Layer, frozen=True):
     threads_per_rank: PositiveInt | None = None  # CPU; None: cores / ranks
     pin_threads: Literal["auto", "always", "never"] = "auto"  # one core per thread; auto: if the ranks use all cores
     step_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
+    load_timeout_s: Annotated[float, Meta(gt=0, le=1e9)] = 1800.0  # without any progress, such as a loaded tensor
     standby_workers: bool = True  # one per rank, with imports done, ready to replace a lost worker
 
 

@@ -94,6 +94,7 @@ class Child:
     peer: bytes = b""  # its identity on the control socket, from its Hello on
     failure: str = ""  # reported by the child, or why the supervisor gave it up
     memory_ran_out: bool = False  # at the time it was killed
+    hangs_in_load: bool = False
     progress: "Progress | None" = None
     facts: dict[str, str] = field(default_factory=dict)
     asleep_since: float | None = None  # `last_heard`, if all its threads slept when the hang detector last looked

@@ -1,7 +1,11 @@
-"""Finds children that are alive but hang: silent for too long. A child's loop sends a heartbeat every 250 ms."""
+"""Finds children that are alive but hang: silent for too long.
+
+A child's loop sends a heartbeat every 250 ms; a child that loads sends one with its progress, such as a tensor.
+"""
 
 from collections.abc import Callable, Collection
 
+from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.process.lifeline import is_receiving
 
 from .child import Child, ChildState
@@ -15,9 +19,9 @@ SLEPT_S = 1.5  # a check so late means that the supervisor itself did not run
 class HangDetector:
     """Checks all children once per iteration of the loop. Times are `time.monotonic` seconds."""
 
-    def __init__(self, step_timeout_s: float, now: float, is_receiving: Callable[[], bool] = is_receiving):
+    def __init__(self, limits: ParallelConfig, now: float, is_receiving: Callable[[], bool] = is_receiving):
         """`is_receiving`: whether messages that were sent before may still arrive."""
-        self._step_timeout_s = step_timeout_s
+        self._step_timeout_s, self._load_timeout_s = limits.step_timeout_s, limits.load_timeout_s
         self.is_receiving = is_receiving
         self._last_look = now
 
@@ -36,6 +40,12 @@ class HangDetector:
             child.failure = f"stopped by a signal and silent for {silence_s:.1f} s"
         elif child.state in (ChildState.READY, ChildState.DRAINED) and silence_s > self._max_silence_s(child):
             child.failure = f"hangs: its loop has been silent for {silence_s:.1f} s"
+        elif child.state in (ChildState.SPAWNED, ChildState.GREETED) and silence_s > self._load_timeout_s:
+            child.hangs_in_load = True
+            child.failure = (
+                f"hangs: loading has made no progress for {silence_s:.0f} s; check the disk or the network file system "
+                f"that the model is read from, or raise --load-timeout ({self._load_timeout_s:g})"
+            )
         return bool(child.failure)
 
     def _max_silence_s(self, child: Child) -> float:

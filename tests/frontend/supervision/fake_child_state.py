@@ -10,6 +10,7 @@ class FakeChild:
         self.role, self.state, self.halted, self.at_work = role, state, halted, at_work
         self.last_heard = 0.0
         self.failure = ""
+        self.hangs_in_load = False
         self.asleep_since = None
 
     def exit_reason(self) -> str:

@@ -14,14 +14,17 @@ from paged_serve.frontend.supervision.processes.hang_detector import (
     HANG_S,
     HangDetector,
 )
+from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.process.lifeline import RECEIVING_THREADS, is_at_work
 
 from .fake_child_state import FakeChild
 from .running_supervisor import WITHIN_S
 
+LIMITS = ParallelConfig(step_timeout_s=300.0, load_timeout_s=1800.0)
+
 
 def found(child: FakeChild, silence_s: float) -> bool:
-    detector = HangDetector(step_timeout_s=300.0, now=0.0)
+    detector = HangDetector(LIMITS, now=0.0)
     times = [n / 4 for n in range(int(4 * silence_s))]  # or the detector would assume that it slept
     for now in times:
         if detector.find_hanging([child], now):
@@ -52,7 +55,7 @@ def test_a_child_whose_threads_all_sleep_is_detected_sooner(role):
 def test_a_child_that_sleeps_again_after_it_waited_for_a_core_is_not_lost():
     """It was silent for want of a core; its heartbeat arrived after the messages of this look were read."""
     child = FakeChild("engine-core", ChildState.READY)
-    detector = HangDetector(step_timeout_s=300.0, now=1.75)
+    detector = HangDetector(LIMITS, now=1.75)
     assert detector.find_hanging([child], 2.0) == []
     child.at_work = False
     assert detector.find_hanging([child], 2.25) == []
@@ -66,7 +69,7 @@ def test_a_child_sleeps_for_good_only_if_its_last_heartbeat_cannot_be_on_its_way
     """The supervisor's thread that reads sockets waits for a core while its other thread looks twice."""
     receiving = [True, True, False, False]
     child = FakeChild("engine-core", ChildState.READY, at_work=False)
-    detector = HangDetector(step_timeout_s=300.0, now=1.5, is_receiving=lambda: receiving.pop(0))
+    detector = HangDetector(LIMITS, now=1.5, is_receiving=lambda: receiving.pop(0))
     assert [detector.find_hanging([child], now) for now in (2.0, 2.01, 2.02, 2.03)] == [[], [], [], [child]]
 
 
@@ -75,8 +78,11 @@ def test_a_worker_may_be_silent_during_a_step():
 
 
 @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED])
-def test_loading_has_no_limit_of_silence(state):
-    assert not found(FakeChild("worker", state), 3000.0)
+def test_a_child_that_loads_is_detected_when_it_makes_no_progress_for_long(state):
+    child = FakeChild("worker", state, at_work=False)
+    assert not found(child, 1799.9)
+    assert found(child, 1800.1)
+    assert "--load-timeout (1800)" in child.failure
 
 
 @pytest.mark.parametrize("state", [ChildState.SPAWNED, ChildState.GREETED, ChildState.READY])
@@ -91,7 +97,7 @@ def test_a_dead_child_does_not_count_as_silent():
 
 def test_after_a_pause_of_the_supervisor_each_child_gets_time_to_report():
     child = FakeChild("frontend", ChildState.READY)
-    detector = HangDetector(step_timeout_s=300.0, now=0.0)
+    detector = HangDetector(LIMITS, now=0.0)
     assert detector.find_hanging([child], 1000.0) == []
     assert child.last_heard == 1000.0
 

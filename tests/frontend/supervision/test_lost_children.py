@@ -19,6 +19,7 @@ from paged_serve.frontend.supervision.processes.process_table import ProcessTabl
 from paged_serve.frontend.supervision.processes.restart_budget import RestartBudget
 from paged_serve.frontend.supervision.recovery import Recovery
 from paged_serve.frontend.supervision.shutdown import PhaseEvent, Shutdown
+from paged_serve.protocol.messages.config import ParallelConfig
 from paged_serve.protocol.messages.control import Progress, WorkersLost, WorkersReplaced
 
 TURN_S = 0.25
@@ -83,7 +84,7 @@ class Harness:
             SimpleNamespace(
                 read=lambda now, on_progress: [self.failure_reports.pop(0) for _ in self.failure_reports[:]]
             ),
-            HangDetector(300.0, self.now),
+            HangDetector(ParallelConfig(), self.now),
             self.recovery,
             SimpleNamespace(collect=lambda reason, now: None),
             shutdown,

@@ -108,6 +108,27 @@ def test_a_core_with_a_stuck_loop_is_replaced(start, monkeypatch):
     running.pids_after_change(running.supervisor.pids, {"engine-core", "worker 0"})
 
 
+def test_a_start_whose_worker_hangs_while_it_loads_ends_and_names_the_option(start):
+    limits = msgspec.structs.replace(CONFIG.parallel, load_timeout_s=1.0)
+    running = start(msgspec.structs.replace(CONFIG, parallel=limits), worker="never ready")
+    assert running.ended() == 1
+    assert "loading has made no progress for 1 s; check the disk" in running.supervisor.reason
+    assert "--load-timeout (1)" in running.supervisor.reason
+
+
+def test_a_replacement_that_hangs_while_it_loads_is_replaced_too(start):
+    server = msgspec.structs.replace(CONFIG.server, max_restarts=100)  # another one may seem to hang on a busy machine
+    running = start(msgspec.structs.replace(CONFIG, server=server), worker=["obey", "never ready", "obey"])
+    running.wait_until_all_are_ready()
+    before = running.supervisor.pids
+    running.supervisor._lost_children._silence._load_timeout_s = 1.0
+    os.kill(before["worker 0"], signal.SIGKILL)
+    hanging = running.pids_after_change(before, {"worker 0"})
+    after = running.pids_after_change(hanging, {"worker 0"})
+    running.wait_until_all_are_ready()
+    assert after["engine-core"] == before["engine-core"]
+
+
 def test_a_refusal_counts_even_when_the_core_reports_the_loss_first(start):
     running = start(engine_core="loses workers", worker="refuse late")
     assert running.ended() == 2
