@@ -9,15 +9,16 @@ import click
 
 from paged_serve.protocol.messages.message import has_half_pair
 
-from ..config.options import state_folder
+from ..state_folder import state_folder
 
 QUOTES = '"""'
 MAX_KEPT = 1000  # lines of history
 
 
-def history_file() -> Path:
-    """This user's history file."""
-    return state_folder() / "chat_history"
+def history_file() -> Path | None:
+    """This user's history file; None for a user without a home folder."""
+    folder = state_folder()
+    return None if folder is None else folder / "chat_history"
 
 
 class Reader:
@@ -69,14 +70,14 @@ def line_editing(names: Sequence[str], *, keeps_history: bool) -> Iterator[None]
     readline.set_completer(complete)
     readline.parse_and_bind("tab: complete")
     readline.parse_and_bind("set enable-bracketed-paste on")  # pasted text is one input, line breaks included
-    path = history_file()
-    if keeps_history:
+    path = history_file() if keeps_history else None
+    if path is not None:
         with contextlib.suppress(OSError):
             readline.read_history_file(path)
     try:
         yield
     finally:
-        if keeps_history:
+        if path is not None:
             _keep_history(path)
 
 

@@ -147,6 +147,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
     for setting in SETTINGS:
         for name in (setting.extra_environment, setting.environment):  # the second one wins
             value = environment.get(name, "")
+            if name.startswith("XDG_") and not os.path.isabs(value):  # ignored, by the XDG base directory specification
+                continue
             if value and not (setting.key == "server.port" and "://" in value):  # set by Kubernetes again
                 several = typing.get_origin(type_of(setting.key)) is tuple
                 parts = value.split(",") if several and not setting.is_list else value
@@ -262,9 +264,3 @@ def _read(kind: Any, key: str, value: Any) -> Any:
     if BY_KEY[key].metavar == "BYTES" and not re.fullmatch(r"-?\d+", value):
         raise ValueError("must be a number of bytes, like 4G or 512M")
     return value
-
-
-def state_folder() -> Path:
-    """This user's folder for the state of commands (XDG base directory specification)."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "paged-serve"

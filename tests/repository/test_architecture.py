@@ -113,6 +113,7 @@ def test_a_function_fits_on_a_page(room):
 def test_only_the_configuration_reads_the_environment(room):
     allowed = {
         "frontend/config/options.py",
+        "frontend/state_folder.py",
         "protocol/process/log_format.py",
         "frontend/python_command.py",
         "workers/process/worker_process.py",

@@ -10,11 +10,12 @@ import msgspec
 
 from paged_serve.protocol.errors import ConfigError
 
+from ...state_folder import state_folder
+
 FORMAT = 1
 MAX_BUNDLES = 10  # the oldest are removed
 MAX_BUNDLE_BYTES = 8 << 20  # a larger file is not a bundle
 NO_FOLDER = "none"
-DEFAULT_FOLDER = "~/.local/state"
 _NAME = re.compile(r"^\d{8}T\d{6}Z-\d+-\d+\.json$")
 
 
@@ -56,10 +57,10 @@ class Bundle(msgspec.Struct, frozen=True):
 
 def dump_folder(configured: str) -> Path | None:
     """The folder of bundles; None when none are written, also for a user without a home folder."""
-    folder = os.path.expanduser(configured or DEFAULT_FOLDER)
-    if configured == NO_FOLDER or folder == DEFAULT_FOLDER:
+    if configured == NO_FOLDER:
         return None
-    return Path(folder) / "paged-serve" / "dumps"
+    folder = Path(os.path.expanduser(configured)) / "paged-serve" if configured else state_folder()
+    return None if folder is None else folder / "dumps"
 
 
 def bundles_in(folder: Path) -> list[Path]:

@@ -93,6 +93,11 @@ class TestBundles:
 
     def test_the_folder_is_the_configured_one_or_of_this_user_or_none(self, monkeypatch):
         monkeypatch.setenv("HOME", "/home/me")
+        monkeypatch.setenv("XDG_STATE_HOME", "/state/mine")
+        assert dump_folder("") == Path("/state/mine/paged-serve/dumps")
+        monkeypatch.setenv("XDG_STATE_HOME", "relative")
+        assert dump_folder("") == Path("/home/me/.local/state/paged-serve/dumps")
+        monkeypatch.delenv("XDG_STATE_HOME")
         assert dump_folder("") == Path("/home/me/.local/state/paged-serve/dumps")
         assert dump_folder("/mine") == Path("/mine/paged-serve/dumps")
         assert dump_folder("none") is None

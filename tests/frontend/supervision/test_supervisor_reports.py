@@ -45,6 +45,15 @@ def test_a_lost_process_leaves_a_report_of_all_processes(start, tmp_path):
     assert msgspec.json.decode(report.core_state) == {"audit": "", "blocks": {}, "running": []}
 
 
+def test_a_supervisor_without_a_folder_for_reports_writes_below_xdg_state_home(start, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    running = start(CONFIG)
+    assert running.ready.wait(WITHIN_S)
+    os.kill(running.supervisor.pids["worker 0"], signal.SIGKILL)
+    [report] = bundles(tmp_path, 1)
+    assert "was killed by SIGKILL" in report.reason
+
+
 def test_a_halted_process_is_reported_before_it_is_killed(start, tmp_path):
     running = start(reporting(tmp_path))
     assert running.ready.wait(WITHIN_S)
