@@ -18,8 +18,11 @@ MAX_UNSENT_BYTES = 128 << 10  # in the kernel's buffer, for a peer that does not
 TAKE_WITHIN_MS = 120_000  # a peer that neither reads nor answers probes for so long is dropped
 
 
-def open_http_socket(server: ServerConfig) -> socket.socket:
-    """Listen at the address of `server`. Raises ConfigError, with the remedy, when that is impossible or unsafe."""
+def open_http_socket(server: ServerConfig, port_option: str = "--port") -> socket.socket:
+    """Listen at the address of `server`. Raises ConfigError, with the remedy, when that is impossible or unsafe.
+
+    `port_option`: which option sets the port.
+    """
     most = max_connections_for(raise_open_files_limit())
     if server.max_connections is not None and server.max_connections > most:
         raise ConfigError(
@@ -43,7 +46,7 @@ def open_http_socket(server: ServerConfig) -> socket.socket:
             f"host {server.host} is reachable from other machines, but no API key is set; "
             "give --api-key KEY (or set PAGED_SERVE_API_KEY), or serve on 127.0.0.1"
         )
-    return _open_tcp(server.host, server.port)
+    return _open_tcp(server.host, server.port, port_option)
 
 
 def is_loopback(host: str) -> bool:
@@ -73,7 +76,7 @@ def close_http_socket(http_socket: socket.socket, server: ServerConfig) -> None:
             _remove_if_abandoned(server.uds)
 
 
-def _open_tcp(host: str, port: int) -> socket.socket:
+def _open_tcp(host: str, port: int, port_option: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -88,7 +91,7 @@ def _open_tcp(host: str, port: int) -> socket.socket:
             listener.bind(address)
             listener.listen(BACKLOG)
         except OSError as error:
-            raise ConfigError(_why_not(error, host, port)) from None
+            raise ConfigError(_why_not(error, host, port, port_option)) from None
         on_refusal.pop_all()
     return listener
 
@@ -102,12 +105,12 @@ def _watch_peers(listener: socket.socket) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _why_not(error: OSError, host: str, port: int, port_option: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"port {port} on {host} is in use; stop the server there, or choose another port with --port"
+            return f"port {port} on {host} is in use; stop the server there, or choose another port with {port_option}"
         case errno.EACCES:
-            return f"port {port} needs more rights than this user has; choose one above 1023 with --port"
+            return f"port {port} needs more rights than this user has; choose one above 1023 with {port_option}"
         case errno.EADDRNOTAVAIL | errno.EAFNOSUPPORT:  # the second: a kernel without IPv6
             return f"host {host} is not an address of this machine; choose another with --host"
         case _:

@@ -85,7 +85,7 @@ class ClientSockets:
         except ConfigError as error:
             if not child.epoch:
                 raise
-            log.error("no client on another host can connect until the server is started again: %s", error)
+            log.error("no client on another host can connect to this engine core; the next one tries again: %s", error)
             return None
 
     def _bind(self, child: ChildProcess, endpoint: str, name: bytes, keys: ServerKeys | None) -> _Port:

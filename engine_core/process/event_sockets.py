@@ -110,7 +110,7 @@ def open_event_sockets(child: ChildProcess) -> EventSockets | None:
     except ConfigError as error:
         if not child.epoch:
             raise
-        log.error("no KV events are published until the server is started again: %s", error)
+        log.error("this engine core publishes no KV events; the next one tries again: %s", error)
         return None
 
 

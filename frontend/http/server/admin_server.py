@@ -43,13 +43,13 @@ class AdminServer:
         self._port = 0
         if server.admin_port is not None and index == 0:
             try:
-                self._listeners.append(open_http_socket(local))
+                self._listeners.append(open_http_socket(local, "--admin-port"))
                 self._port = self._listeners[-1].getsockname()[1]
             except ConfigError as error:
                 if not is_replacement:
                     self._listeners[0].close()
                     raise
-                log.error("the operator's routes are only on %s until the server is started again: %s", path, error)
+                log.error("the operator's routes are only on %s; the next frontend tries again: %s", path, error)
 
     def facts(self) -> dict[str, str]:
         """For the banner: the address, reported by the first frontend for all."""

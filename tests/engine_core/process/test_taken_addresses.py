@@ -17,9 +17,13 @@ from .running_core import PARAMS, PROMPT, config, expected, start, tokens_of
 
 @pytest.fixture
 def taken_port():
-    """The address of a port that another program has taken after the death of a core."""
+    """A socket whose port another program has taken after the death of a core."""
     with socket.create_server(("127.0.0.1", 0)) as other:
-        yield f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        yield other
+
+
+def address_of(other):
+    return f"tcp://127.0.0.1:{other.getsockname()[1]}"
 
 
 def with_events(address, run_dir, keys):
@@ -36,12 +40,20 @@ def with_remote_clients(address, run_dir, keys):
 
 @pytest.mark.parametrize("settings_of", [with_events, with_remote_clients])
 def test_only_the_first_core_is_refused_when_an_address_is_taken(run_dir, ranks, tmp_path, taken_port, settings_of):
-    """One that replaces it has requests to continue."""
-    settings = settings_of(taken_port, run_dir, tmp_path)
+    """One that replaces it has requests to continue; and the next one uses the address if it is free again."""
+    settings = settings_of(address_of(taken_port), run_dir, tmp_path)
     with contextlib.closing(EngineHarness(run_dir, settings)) as harness:
         failed = harness.wait_for(control.Failed)
-        assert (failed.refused, taken_port in failed.reason) == (True, True)
+        assert (failed.refused, address_of(taken_port) in failed.reason) == (True, True)
     with contextlib.closing(EngineHarness(run_dir, settings, epoch=1)) as harness:
         start(harness, ranks, epoch=1)
         with Client.connect(run_dir) as client:
             assert tokens_of(client.submit(PROMPT, PARAMS)) == expected()
+        line = next(line for line in harness.process.stderr if address_of(taken_port).encode() in line)
+        assert b"the next one tries again" in line
+    port = taken_port.getsockname()
+    taken_port.close()
+    with contextlib.closing(EngineHarness(run_dir, settings, epoch=2)) as harness:
+        start(harness, ranks, epoch=2)
+        harness.wait_for(control.Ready)
+        socket.create_connection(port).close()
