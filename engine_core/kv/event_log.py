@@ -9,7 +9,7 @@ from paged_serve.protocol.kv_events.messages import KVEvent, KVEventBatch
 
 from .kv_events import KVEvents
 
-EVENTS_PER_BATCH = 4096  # of a snapshot
+EVENTS_PER_BATCH = 512  # of a snapshot
 MAX_KEPT_BYTES = 64 << 20
 Numbered = tuple[int, bytes]  # a sequence number, and a KVEventBatch as msgpack
 
@@ -38,13 +38,21 @@ class EventLog:
             self._kept_bytes -= len(self._kept.popleft()[1])
         return batch
 
-    def replay(self, first: int, now: float) -> Iterator[Numbered]:
-        """The batches from number `first` on, or a snapshot if not all of them are kept. `take` must have left none."""
+    def replay(self, first: int, now: float) -> Iterator[Numbered | None]:
+        """The batches from number `first` on, or a snapshot if not all of them are kept. `take` must have left none.
+
+        It may be read while later batches are published. None: the next batch is no longer kept.
+        """
         oldest = self._kept[0][0] if self._kept else self._next
         if oldest <= first <= self._next:
-            yield from (batch for batch in self._kept if batch[0] >= first)
-            return
-        events: list[KVEvent] = self._events.snapshot()
+            return self._kept_from(first, self._next)
+        return self._encoded(self._events.snapshot(), self._next - 1, now)
+
+    def _kept_from(self, first: int, end: int) -> Iterator[Numbered | None]:
+        for number in range(first, end):
+            index = number - self._kept[0][0]
+            yield self._kept[index] if index >= 0 else None
+
+    def _encoded(self, events: list[KVEvent], number: int, now: float) -> Iterator[Numbered]:
         for start in range(0, len(events), EVENTS_PER_BATCH):
-            part = events[start : start + EVENTS_PER_BATCH]
-            yield self._next - 1, self._encode(KVEventBatch(now, part))
+            yield number, self._encode(KVEventBatch(now, events[start : start + EVENTS_PER_BATCH]))

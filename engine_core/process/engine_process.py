@@ -92,6 +92,8 @@ class EngineProcess:
         wake_at = min(self._next_heartbeat, self._link.group.deadline)
         if self._engine is not None:
             wake_at = min(wake_at, self._engine.next_deadline_s)
+        if self._events is not None:
+            wake_at = min(wake_at, self._events.wake_at)
         sleep_s = 0.0 if self._clients.has_work else max(0.0, wake_at - time.monotonic())
         events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
         now = time.monotonic()

@@ -43,7 +43,7 @@ class EventFollower:
 
     def _replay(self) -> bool:
         """Whether the replay was whole."""
-        answers = list(self._log.replay(self._index.begin_replay(), 0.0))
+        answers = [each for each in self._log.replay(self._index.begin_replay(), 0.0) if each is not None]
         is_cut = self._rng.random() < 0.2
         for answer in answers[: self._rng.randrange(len(answers) + 1)] if is_cut else answers:
             self._index.replayed(*answer)
