@@ -114,7 +114,8 @@ class ChildMessages:
         self._processes.introduce(child, peer)
         is_core = child.role == "engine-core"
         failures = self._recovery.core_failures if is_core else ()
-        self._link.send(peer, Welcome(self._config, failures, self._files))
+        failed = child.role == "frontend" and self._recovery.failed_frontends.get(child.index) == child.epoch - 1
+        self._link.send(peer, Welcome(self._config, failures, self._files, failed))
         if is_core and child.epoch != self._recovery.engine_epoch:
             self._link.send(peer, WorkersReplaced(self._recovery.engine_epoch))
         if self._shutdown.phase in DRAINED_IN.get(child.role, ()):

@@ -26,6 +26,7 @@ class Recovery:
     def __init__(self, processes: ProcessTable, link: "ControlLink", standbys: StandbyWorkers, budget: RestartBudget):
         self.engine_epoch = 0  # of the worker group; a core starts with it and is sent later ones
         self.core_failures: tuple[CoreFailure, ...] = ()  # the latest; passed to each new core
+        self.failed_frontends: dict[int, int] = {}  # the latest epoch of each index that failed by itself
         self._processes = processes
         self._link = link
         self._standbys = standbys
@@ -88,6 +89,8 @@ class Recovery:
             return ""
         if exhausted := self._spend(child.exit_reason(), now):
             return exhausted
+        if self.out_of_memory.ran_out() or not child.ended_from_outside():
+            self.failed_frontends[child.index] = child.epoch
         self._processes.replace([child], child.epoch + 1)
         return ""
 

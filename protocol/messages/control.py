@@ -24,6 +24,7 @@ class Welcome(Message, frozen=True):
     config: Config
     core_failures: Annotated[tuple[CoreFailure, ...], Meta(max_length=MAX_CORE_FAILURES)] = ()  # to a core: the latest
     files: Annotated[tuple[FileStamp, ...], Meta(max_length=MAX_FILES)] = ()  # to be read only while they are the same
+    predecessor_failed: bool = False  # to a frontend: the one that it replaces has failed by itself
 
 
 class Drain(Message, frozen=True):
@@ -100,7 +101,7 @@ class WorkersLost(Message, frozen=True):
 
 
 class PoisonEnded(Message, frozen=True):
-    """From the core: the request that killed the last two worker groups was found, and has ended with an error."""
+    """The request that killed the last worker groups, or frontends, was found, and has ended with an error."""
 
 
 class IsolatesCandidates(Message, frozen=True):

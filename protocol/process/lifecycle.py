@@ -57,6 +57,7 @@ class ChildProcess:
     flight: FlightRecord
     core_failures: tuple[CoreFailure, ...] = ()  # of earlier cores
     files: tuple[FileStamp, ...] = ()  # that results depend on, as they were before the first process started
+    predecessor_failed: bool = False  # of a frontend: by itself, so a request may be the cause
     stop_requested: bool = False
     report_asked: bool = False  # by SIGUSR1; the supervisor writes the report
     _next_heartbeat: float = 0.0
@@ -99,6 +100,7 @@ class ChildProcess:
         signal.signal(signal.SIGUSR1, lambda *_: child.ask_for_report())
         welcome = child._ask_for_config()
         child.config, child.core_failures, child.files = welcome.config, welcome.core_failures, welcome.files
+        child.predecessor_failed = welcome.predecessor_failed
         configure_logging(f"{role}-{child.index}", child.config.server.log_level)
         return child
 

@@ -76,9 +76,9 @@ class Router:
         near = difflib.get_close_matches(path[:MAX_COMPARED_CHARS], self._paths, 1, _NEAR)
         return f"did you mean {near[0]}?" if near else "/openapi.json lists all routes."
 
-    async def resume_responses(self, tenants: Sequence[Tenant]) -> None:
-        """Resume the background responses that an earlier process accepted."""
-        await resume_responses(self._service, tenants)
+    async def resume_responses(self, tenants: Sequence[Tenant], *, predecessor_failed: bool = False) -> bool:
+        """Resume the background responses that an earlier process accepted; returns whether any is found deadly."""
+        return await resume_responses(self._service, tenants, predecessor_failed=predecessor_failed)
 
     def count_refusal(self, status: int) -> None:
         self._service.metrics.rejected(status)

@@ -186,7 +186,9 @@ class FrontendProcess:
         tasks = {"tasks": ", ".join(self._client.limits.tasks)}
         child.control.send(control.Ready(text.facts() | tasks | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
-        await router.resume_responses(tenants_of(child.config.server, read_secret(child.run_dir)))
+        tenants = tenants_of(child.config.server, read_secret(child.run_dir))
+        if await router.resume_responses(tenants, predecessor_failed=child.predecessor_failed):
+            child.control.send(control.PoisonEnded())
 
     async def _beat(self) -> None:
         """Send heartbeats, and read control messages in case the socket's signal was missed."""

@@ -38,6 +38,7 @@ CREATE TABLE responses (
     job BLOB,
     has_events INTEGER NOT NULL,
     fingerprint TEXT,
+    isolations INTEGER NOT NULL DEFAULT 0,
     UNIQUE (caller, id),
     UNIQUE (caller, key)
 );
@@ -70,14 +71,15 @@ CREATE TRIGGER removed AFTER DELETE ON responses BEGIN
     DELETE FROM held WHERE caller = old.caller AND bytes <= 0;
 END;
 """
-_COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events, fingerprint"
+_COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events, fingerprint, isolations"
+_ADDED = {"fingerprint": "TEXT", "isolations": "INTEGER NOT NULL DEFAULT 0"}  # which earlier servers ignore
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One response. `job`: the request, until the response has ended; `key`, `digest`: of a request with a key.
 
-    `fingerprint`: of the model, which `digest` covers.
+    `fingerprint`: of the model, which `digest` covers. `isolations`: how often it was computed alone, without an end.
     """
 
     caller: bytes
@@ -91,6 +93,7 @@ class Row:
     job: bytes | None = None
     has_events: int = 0  # 1: its stream is stored too
     fingerprint: str | None = None
+    isolations: int = 0
 
     @property
     def size(self) -> int:
@@ -134,8 +137,8 @@ class Database:
             connection.execute("DELETE FROM responses WHERE caller = ? AND id = ?", (row.caller, row.id))
             values = (row.caller, row.id, row.created, row.previous, row.input, row.response, row.key, row.digest)
             made = connection.execute(
-                f"INSERT INTO responses ({_COLUMNS}, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, row.job, row.has_events, row.fingerprint, row.size + _size(items)),
+                f"INSERT INTO responses ({_COLUMNS}, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, row.job, row.has_events, row.fingerprint, row.isolations, row.size + _size(items)),
             )
             self._add_items(row.caller, made.lastrowid, items)
             connection.execute("DELETE FROM responses WHERE created < ?", (time.time() - self._max_age_s,))
@@ -162,6 +165,10 @@ class Database:
         with self._transaction():
             if (number := self._job(caller, answer_id)) is not None:
                 self._add_events(number, first, events)
+
+    def set_isolations(self, caller: bytes, answer_id: str, count: int) -> None:
+        values = count, caller, answer_id
+        self._connection.execute("UPDATE responses SET isolations = ? WHERE caller = ? AND id = ?", values)
 
     def events(self, caller: bytes, answer_id: str, after: int) -> list[bytes]:
         """Some of the events after the first `after`; empty when there are no more."""
@@ -205,22 +212,23 @@ class Database:
 
     def _create(self) -> int:
         """The format version of the file; creates the tables in a new file."""
-        if (version := self._version()) and self._has_fingerprints():
+        if (version := self._version()) and not self._missing():
             return version  # without a transaction, which would wait for another program's
         with self._transaction() as connection:
             if not self._version():
                 for statement in (*_statements(_SCHEMA), f"PRAGMA user_version = {VERSION}"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO facts VALUES (?)", (secrets.token_bytes(32),))
-            if not self._has_fingerprints():
-                connection.execute("ALTER TABLE responses ADD COLUMN fingerprint TEXT")  # earlier servers ignore it
+            for column in self._missing():
+                connection.execute(f"ALTER TABLE responses ADD COLUMN {column} {_ADDED[column]}")
         return self._version()
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
 
-    def _has_fingerprints(self) -> bool:
-        return any(name == "fingerprint" for _, name, *_ in self._connection.execute("PRAGMA table_info(responses)"))
+    def _missing(self) -> list[str]:
+        found = {name for _, name, *_ in self._connection.execute("PRAGMA table_info(responses)")}
+        return [column for column in _ADDED if column not in found]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -101,6 +101,9 @@ class StoredResponses:
         rows = await self._call(Database.jobs)
         return [row for row in rows if owner_of_answer(row.id, self._num_frontends) == self._index]
 
+    async def set_isolations(self, row: Row, count: int) -> None:
+        await self._call(Database.set_isolations, row.caller, row.id, count)
+
     async def delete(self, caller: bytes, answer_id: str) -> None:
         await self._call(Database.delete, caller, answer_id)
 

@@ -92,6 +92,13 @@ def test_a_killed_frontend_is_replaced_alone_and_listens_on_the_same_socket(runn
     assert sockets == os.readlink(f"/proc/self/fd/{running.supervisor._http_socket.fileno()}")
 
 
+def test_a_frontend_is_told_whether_its_predecessor_has_failed_by_itself(start):
+    running = start(frontend=["faults", "obey"])
+    running.wait_for_facts(frontend="epoch 1", frontend_predecessor_failed="True")
+    os.kill(running.supervisor.pids["frontend 0"], signal.SIGKILL)
+    running.wait_for_facts(frontend="epoch 2", frontend_predecessor_failed="False")
+
+
 @pytest.mark.parametrize("name", ["worker 0", "engine-core", "frontend 0"])
 def test_a_halted_process_is_noticed_and_replaced(running, name):
     before = running.supervisor.pids

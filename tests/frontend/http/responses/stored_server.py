@@ -31,9 +31,10 @@ def stored_servers(tmp_path):
     return start
 
 
-async def resume(server: Server) -> None:
+async def resume(server: Server, *, predecessor_failed: bool = False) -> bool:
     """Resume the responses that an earlier process left unfinished, as each process does at its start."""
-    await server.app.router.resume_responses(tenants_of(ServerConfig(**server.options)))
+    tenants = tenants_of(ServerConfig(**server.options))
+    return await server.app.router.resume_responses(tenants, predecessor_failed=predecessor_failed)
 
 
 @asynccontextmanager

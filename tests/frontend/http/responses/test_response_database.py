@@ -79,14 +79,18 @@ def test_a_file_that_another_program_has_locked_is_opened(tmp_path, monkeypatch)
             second.add(row(b"", 2, 3), [])
 
 
-def test_a_file_without_fingerprints_is_used(tmp_path):
+def test_a_file_without_fingerprints_and_isolations_is_used(tmp_path):
     database = Database(str(tmp_path), 1 << 20, 30)
     database.add(row(b"", 1, 3), [])
-    database._connection.execute("ALTER TABLE responses DROP COLUMN fingerprint")
+    for column in ("fingerprint", "isolations"):
+        database._connection.execute(f"ALTER TABLE responses DROP COLUMN {column}")
     database.close()
     database = Database(str(tmp_path), 1 << 20, 30)
     database.add(replace(row(b"", 2, 3), fingerprint="f"), [])
     assert [database.row(b"", f"resp_{number}").fingerprint for number in (1, 2)] == [None, "f"]
+    assert database.row(b"", "resp_1").isolations == 0
+    database.set_isolations(b"", "resp_1", 1)
+    assert database.row(b"", "resp_1").isolations == 1
     database.close()
     assert Database(str(tmp_path), 1 << 20, 30).row(b"", "resp_2").fingerprint == "f"
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from paged_serve.frontend.buffer_budget import BufferBudget
+from paged_serve.frontend.http.routes.stored.resume import DEADLY, MAX_ISOLATIONS
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
 
 from ...http_server import Server
@@ -121,6 +122,39 @@ async def begun(server: Server, num: int, **fields) -> list[str]:
         return [(await created(client, **BEHIND, **fields))["id"] for _ in range(num)]
 
 
+async def isolated(server: Server, count: int, *, predecessor_failed: bool = True) -> tuple[list[int], bool]:
+    """Resume, and end as if the process failed once `count` responses run; returns the isolations of each job."""
+    server.engine.pause_s = 1.0
+    async with client_of(server, has_resumed=False):
+        is_deadly = await resume(server, predecessor_failed=predecessor_failed)
+        store = server.app.router._service.stored
+        while len(server.engine.requests) < count:
+            await asyncio.sleep(0)
+        return [row.isolations for row in await store.jobs()], is_deadly
+
+
+def test_after_a_failure_jobs_run_one_by_one_and_the_one_in_whose_isolation_processes_fail_is_given_up(start):
+    first, second = asyncio.run(begun(start(), 2))
+    for number in range(MAX_ISOLATIONS):
+        assert asyncio.run(isolated(start(), 1)) == ([number + 1, 0], False)
+
+    async def outcomes(server: Server) -> list[dict]:
+        async with client_of(server, has_resumed=False) as client:
+            assert await resume(server, predecessor_failed=True)
+            return [await ended(client, answer_id) for answer_id in (first, second)]
+
+    given_up, whole = asyncio.run(outcomes(start()))
+    assert (given_up["status"], whole["status"]) == ("failed", "completed")
+    assert DEADLY in given_up["error"]["message"]
+
+
+def test_an_isolation_that_a_signal_has_ended_does_not_count(start):
+    asyncio.run(begun(start(), 2))
+    for _ in range(3):
+        assert asyncio.run(isolated(start(), 1)) == ([1, 0], False)
+        assert asyncio.run(isolated(start(), 2, predecessor_failed=False)) == ([0, 0], False), "all run at once"
+
+
 @pytest.fixture
 def refused(monkeypatch) -> asyncio.Event:
     """Set when a lease finds no memory; it may look again at once."""
@@ -190,6 +224,23 @@ def test_a_response_that_finds_no_memory_for_its_output_is_made_again_with_the_s
             assert events_of((await client.get(path, params={"stream": "true"})).text) == events
 
     asyncio.run(run(start(OUTPUT)))
+
+
+def test_an_isolation_without_memory_does_not_count(start, refused):
+    async def run(server: Server) -> None:
+        store = server.app.router._service.stored
+        async with client_of(server, has_resumed=False) as client:
+            with no_memory(server.app.router._service.buffers):
+                await resume(server, predecessor_failed=True)
+                for _ in range(10):
+                    refused.clear()
+                    await refused.wait()
+            rows = await store.jobs()
+            assert max(row.isolations for row in rows) <= 1
+            assert {(await ended(client, row.id))["status"] for row in rows} == {"completed"}
+
+    asyncio.run(begun(start(), 2))
+    asyncio.run(run(start()))
 
 
 def test_the_stream_of_a_resumed_response_that_fails_has_an_end(start, monkeypatch):

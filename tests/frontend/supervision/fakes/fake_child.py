@@ -59,7 +59,8 @@ def body(child: ChildProcess) -> None:
     if behaviour == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     failures = str([(failure.epoch, failure.turn) for failure in child.core_failures])
-    child.control.send(Ready({child.role: f"epoch {child.epoch}", f"{child.role}-failures": failures}))
+    facts = {f"{child.role}-failures": failures, f"{child.role}-predecessor-failed": str(child.predecessor_failed)}
+    child.control.send(Ready({child.role: f"epoch {child.epoch}", **facts}))
     if behaviour == "loses workers":
         time.sleep(0.25)
         child.control.send(WorkersLost(child.epoch, "rank 0: whatever"))
