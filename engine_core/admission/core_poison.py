@@ -8,8 +8,9 @@ its client knows which, whatever process dies and however many clients there are
 confirms each before it begins, so it knows in which turn a core failed.
 
 Handling a request may already kill a core, so only the candidate of the current turn reaches the engine; other
-messages are deferred. A harmless request ends with an error only if two cores fail for other reasons, the second
-during its turn.
+messages are deferred. If a core fails in a turn, its candidate has another one before the others of its client; if a
+core fails again, it ends with an error. A harmless request ends only if three cores fail for other reasons, two of them
+during its turns.
 """
 
 import logging

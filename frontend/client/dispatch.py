@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestExpired
 from paged_serve.protocol.messages.engine_core import (
+    DEADLY_ISOLATIONS,
     AbortRequests,
     CandidatesWithheld,
     CoreFailure,
@@ -65,6 +66,9 @@ class WithheldRequests:
         """Update the candidates from the failures that a new core reports; returns the poison request if known."""
         turns: dict[int | None, int] = {failure.epoch: failure.turn for failure in failures}
         poison = self._isolated if self._isolation in turns.items() else None
+        if poison is not None:
+            poison.num_deadly_isolations += 1
+            poison = poison if poison.num_deadly_isolations >= DEADLY_ISOLATIONS else None
         if poison is None:
             self.put_back()
         self._isolated = None
@@ -103,6 +107,7 @@ class WithheldRequests:
         request = self._isolated
         if request is None or not (request.ended or self._is_cleared(request)):
             return False
+        request.num_deadly_isolations = 0
         self._isolated = None
         return True
 

@@ -1,10 +1,11 @@
 """Decides which processes are restarted after a loss, and with which epoch."""
 
 import logging
+from itertools import takewhile
 from typing import TYPE_CHECKING, assert_never
 
 from paged_serve.protocol.messages.control import WorkersReplaced
-from paged_serve.protocol.messages.engine_core import MAX_CORE_FAILURES, CoreFailure
+from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS, MAX_CORE_FAILURES, CoreFailure
 
 from .processes.child import Child
 from .processes.out_of_memory import OutOfMemory
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESTARTS_PER_POISON = 2  # needed by engine_core/scheduling/worker_poison.py and engine_core/admission/core_poison.py
+# Needed by engine_core/scheduling/worker_poison.py, engine_core/admission/core_poison.py and background responses.
+RESTARTS_PER_POISON = 1 + DEADLY_ISOLATIONS
 
 
 class Recovery:
@@ -71,15 +73,17 @@ class Recovery:
 
     def _core_failed(self, core: Child) -> None:
         """Record a core that failed by itself: a request may be the cause; clients of the next core find it."""
-        turns = [failure.turn for failure in self.core_failures[-1:]]
         failure = CoreFailure(core.epoch, core.turn)
         self.core_failures = (*self.core_failures, failure)[-MAX_CORE_FAILURES:]
-        # Two cores in a row isolated a request and cleared none: the requests are probably not the cause.
-        if core.turn > 1 or (core.turn == 1 and turns != [1]):
+        turns = [failure.turn for failure in self.core_failures]
+        in_turns = list(takewhile(bool, reversed(turns)))
+        # More cores in a row than one request takes have cleared none: the requests are probably not the cause.
+        is_hopeless = turns[-RESTARTS_PER_POISON:] == [1] * RESTARTS_PER_POISON
+        if in_turns and len(in_turns) % DEADLY_ISOLATIONS == 0 and not is_hopeless:
             self.poison_ended()
 
     def poison_ended(self) -> None:
-        """Give restarts back: the last two groups, or cores, were lost to a request that has ended."""
+        """Give restarts back: the last groups, cores or frontends were lost to a request that has ended."""
         self._budget.refund(RESTARTS_PER_POISON)
 
     def _frontend_lost(self, child: Child, now: float, *, draining: bool) -> str:

@@ -44,6 +44,7 @@ IsolationTokens = Annotated[int, Meta(ge=0, le=512 + MAX_TOKENS_PER_MESSAGE)]
 Ttl = Annotated[float, Meta(ge=0.0, le=86400.0)]  # seconds
 MAX_UTILITY_BYTES = 1 << 20
 MAX_CORE_FAILURES = 16
+DEADLY_ISOLATIONS = 2  # a request ends with an error when processes failed in so many of its isolations
 MAX_UNACKNOWLEDGED_FRAMES = 256  # EngineCoreOutputs in flight to one client before the core coalesces
 
 

@@ -16,6 +16,7 @@ from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.engine_core.engine.outputs import Outgoing
 from paged_serve.engine_core.requests.request import Sequence
 from paged_serve.engine_core.scheduling.scheduled_step import ScheduledStep
+from paged_serve.engine_core.scheduling.worker_poison import WorkerPoison
 from paged_serve.engine_core.simulation.client import SimulatedClient
 from paged_serve.engine_core.simulation.fake_workers.fake_group import FakeGroup
 from paged_serve.engine_core.simulation.scenarios.scenario import Scenario
@@ -127,6 +128,7 @@ class State:
                 tuple(sorted(scheduler.free_rows)),
             ),
             tuple((s.stream_id, goal) for s, goal in scheduler.worker_poison._candidates.items()),
+            _isolations_of(scheduler.worker_poison),
             (tuple(pool._refcounts), tuple(pool._blank), tuple(pool._cached), frozenset(pool._invalid)),
             tuple(sorted(pool._hash_by_block.items())),
             (repr(worker.cache.slots), tuple(worker.cache.poisoned), len(self.group.answers), engine.is_idle),
@@ -179,6 +181,10 @@ class State:
 
 def _ids(sequences: Iterable[Sequence]) -> tuple[int, ...]:
     return tuple(sequence.stream_id for sequence in sequences)
+
+
+def _isolations_of(poison: WorkerPoison) -> object:
+    return poison._last_isolated and (poison._last_isolated.stream_id, poison._num_isolations)
 
 
 def _key_of_step(step: ScheduledStep, last: int) -> object:

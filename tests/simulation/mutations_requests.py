@@ -128,7 +128,13 @@ REQUEST_MUTATIONS = [
         "passes are not counted",
     ),
     (DECODE, "prompt_len + 1  # in", "prompt_len  # in", "decode positions are one too low"),
-    (WORKER_POISON, "if alone is not None and len", "if False and len", "poison is never found"),
+    (WORKER_POISON, "if alone is None or len", "if True or len", "poison is never found"),
+    (
+        WORKER_POISON,
+        "1 + (self._num_isolations if alone is self._last_isolated else 0)",
+        "1",
+        "a poison request is isolated forever",
+    ),
     (
         DISPATCH,
         "            if request.sent_epoch != self.epoch and",

@@ -105,6 +105,7 @@ class RequestStreams:
     sent_epoch: int | None = None  # the epoch of the core that has the request
     resumed: bool = False  # an earlier core had accepted it
     num_deaths: int = 0  # of cores that it may have killed
+    num_deadly_isolations: int = 0  # in which a core failed, since the last that cleared it
     retry_at: float | None = None  # when to send it again to a new core that was too full
     error: PagedServeError | None = None  # ends the request once `ready` is empty
     on_output: Callable[["RequestStreams"], None] | None = None

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from paged_serve.frontend.config.model_folder import demo_model_folder
-from paged_serve.frontend.http.routes.stored.resume import DEADLY, MAX_ISOLATIONS
+from paged_serve.frontend.http.routes.stored.resume import DEADLY
 from paged_serve.frontend.listen import open_http_socket
 from paged_serve.frontend.supervision.processes.child import MODULES
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, ServerConfig
+from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 POISON = "deadly nightshade"  # the text of poisoned_frontend.py
@@ -27,11 +28,12 @@ def supervisor(monkeypatch, tmp_path_factory):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
     stored = str(tmp_path_factory.mktemp("stored"))
+    enough = ServerConfig(port=0, store_responses=stored, max_restarts=1 + DEADLY_ISOLATIONS, restart_window_s=3600.0)
     config = Config(
         model=ModelConfig(model=str(demo_model_folder()), device="cpu"),
         cache=CacheConfig(num_blocks=128),
         parallel=ParallelConfig(threads_per_rank=1, standby_workers=False),
-        server=ServerConfig(port=0, store_responses=stored, max_restarts=MAX_ISOLATIONS + 1, restart_window_s=3600.0),
+        server=enough,
     )
     supervisor = Supervisor(
         config, open_http_socket(config.server), modules={**MODULES, "frontend": "poisoned_frontend"}
@@ -79,7 +81,7 @@ def text_of(answer: dict) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_two_of_three_background_responses_are_exact_and_the_poison_costs_two_frontends(supervisor):
+def test_two_of_three_background_responses_are_exact_and_the_poison_costs_three_frontends(supervisor):
     undisturbed = [text_of(ended(supervisor, begin(supervisor, text, f"alone-{text}"))) for text in ("one", "two")]
     texts = ("one", POISON, "two")
     first, poison, last = [
@@ -88,6 +90,6 @@ def test_two_of_three_background_responses_are_exact_and_the_poison_costs_two_fr
     assert (poison["status"], poison["error"]["message"]) == ("failed", f"It could not be resumed: {DEADLY}.")
     assert [text_of(first), text_of(last)] == undisturbed
     [frontend] = supervisor._processes.of_role("frontend")
-    assert frontend.epoch == 1 + MAX_ISOLATIONS
+    assert frontend.epoch == 1 + DEADLY_ISOLATIONS
     begin(supervisor, POISON, "again")
     assert ended(supervisor, begin(supervisor, "one", "after"))["status"] == "completed", "the restarts do not count"

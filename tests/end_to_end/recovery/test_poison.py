@@ -16,7 +16,7 @@ from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 
-POISON, SLOW_POISON = 777, 778  # the values of poisoned_worker.py and poisoned_core.py
+POISON, SLOW_POISON, UNLUCKY = 777, 778, 779  # the values of poisoned_worker.py and poisoned_core.py
 NUM_STREAMS = 64
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
@@ -64,7 +64,7 @@ def read_all(clients: list[Client], prompts: list[list[int]]) -> list[tuple[list
     return answers
 
 
-def test_63_of_64_streams_are_exact_and_the_poison_request_costs_two_worker_groups(supervise):
+def test_63_of_64_streams_are_exact_and_the_poison_request_costs_three_worker_groups(supervise):
     supervisor = supervise(worker="poisoned_worker")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
     poison = 40
@@ -75,14 +75,24 @@ def test_63_of_64_streams_are_exact_and_the_poison_request_costs_two_worker_grou
         assert disturbed[poison][1] == DEADLY
         del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
-        assert supervisor._recovery.engine_epoch == 2
+        assert supervisor._recovery.engine_epoch == 3
         assert read_all([client], prompts[:poison]) == undisturbed[:poison], "the service continues"
+
+
+def test_a_request_that_is_alone_when_a_worker_crashes_for_another_reason_goes_on_exactly(supervise):
+    supervisor = supervise(worker="poisoned_worker")
+    prompts = [[1 + index, 2, 3, UNLUCKY if index == 5 else 4] for index in range(8)]
+    with Client.connect(supervisor.run_dir) as client:
+        disturbed = read_all([client], prompts)
+        assert supervisor._recovery.engine_epoch == 2
+        assert disturbed == read_all([client], prompts)
+        assert not any(error for _, error in disturbed)
 
 
 # In the fast tests, cores of simulations are poisoned (simulation/test_core_poison.py), and a real supervisor's
 # children (frontend/supervision/test_supervisor_cores.py).
 @pytest.mark.nightly
-def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_two_cores(supervise):
+def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_three_cores(supervise):
     supervisor = supervise(engine_core="poisoned_core")
     prompts = [[1 + index, 2, 3, 4] for index in range(NUM_STREAMS)]
     poison = 40
@@ -93,7 +103,7 @@ def test_63_of_64_streams_of_two_clients_are_exact_and_the_poison_request_costs_
         assert disturbed[poison][1] == DEADLY_FOR_CORES
         del undisturbed[poison], disturbed[poison]
         assert disturbed == undisturbed
-        assert supervisor._recovery.engine_epoch == 2
+        assert supervisor._recovery.engine_epoch == 3
         assert read_all([one], prompts[:8]) == undisturbed[:8], "the service continues"
 
 

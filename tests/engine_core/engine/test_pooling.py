@@ -166,7 +166,7 @@ def test_vectors_survive_worker_deaths_and_only_the_poison_request_ends(drive):
     driver = drive(pooling=BOTH, max_num_batched_tokens=16)
     streams = [driver.add(new_prompt(30, start), pooling=EMBED) for start in (1, 2, 3)]
     deadly = driver.sequence(streams[1])
-    for epoch in (1, 2, 3):
+    for epoch in (1, 2, 3, 4):
         while driver.plan() is not None:
             if any(chunk.sequence is deadly and chunk.pools for chunk in driver.scheduler.in_flight[-1].chunks):
                 break

@@ -4,6 +4,7 @@ import pytest
 
 from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker, WorkerDied
+from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 POISON = 7
@@ -41,7 +42,7 @@ def alone_in_flight(driver) -> int:
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups(drive, depth, caching):
+def test_63_of_64_requests_finish_and_the_poison_request_costs_three_worker_groups(drive, depth, caching):
     reference = drive(**MANY)
     streams = [reference.add([i + 1] * 5, max_tokens=12, seed=i) for i in range(64)]
     reference.run()
@@ -49,7 +50,7 @@ def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups
     for i in range(64):
         driver.add([i + 1] * 5, max_tokens=12, seed=i)
     replace_workers(driver, POISON)
-    assert run(driver, POISON) == 2
+    assert run(driver, POISON) == 3
     assert driver.engine.num_poison_requests == 1
     for i, stream in enumerate(streams):
         if i == POISON:
@@ -59,12 +60,12 @@ def test_63_of_64_requests_finish_and_the_poison_request_costs_two_worker_groups
             assert driver.tokens[stream] == reference.tokens[stream]
 
 
-def test_two_poison_requests_cost_two_worker_groups_each(drive):
+def test_two_poison_requests_cost_three_worker_groups_each(drive):
     driver = drive(**MANY)
     for i in range(64):
         driver.add([i + 1] * 5, max_tokens=12, seed=POISON if i in (5, 50) else 100 + i)
     replace_workers(driver, POISON)
-    assert run(driver, POISON) == 4
+    assert run(driver, POISON) == 6
     errors = [stream for stream, end in driver.ends.items() if end.finish_reason is FinishReason.ERROR]
     assert errors == [6000, 51000]
 
@@ -74,7 +75,7 @@ def test_a_poison_request_that_kills_in_its_last_chunk_is_found(drive):
     kept = driver.add([3] * 5, max_tokens=30, seed=1)
     poison = driver.add([4] * 40, max_tokens=5, seed=POISON)
     replace_workers(driver, POISON)
-    assert run(driver, POISON) == 2
+    assert run(driver, POISON) == 3
     assert driver.ends[poison].finish_reason is FinishReason.ERROR
     assert len(driver.tokens[kept]) == 30
 
@@ -122,6 +123,36 @@ def test_each_candidate_runs_alone_until_it_has_passed_the_steps_in_flight_at_th
     driver.plan()
     assert len(driver.scheduler.running) == 3, "all are cleared and run together again"
     driver.execute()
+    driver.run()
+    assert all(len(driver.tokens[stream]) == 20 for stream in streams)
+
+
+@pytest.mark.parametrize("num_deaths", [1, 2])
+def test_a_harmless_candidate_survives_a_death_in_its_isolation_and_no_two(drive, num_deaths):
+    driver = drive()
+    streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(3)]
+    driver.plan()
+    replace_workers(driver)
+    for _ in range(num_deaths):
+        driver.plan()
+        assert alone_in_flight(driver) == streams[0], "isolated again, before the others"
+        replace_workers(driver)
+    driver.run()
+    assert [len(driver.tokens[stream]) for stream in streams] == [20 if num_deaths < DEADLY_ISOLATIONS else 0, 20, 20]
+    assert driver.engine.num_poison_requests == num_deaths - 1
+
+
+def test_deaths_in_isolations_of_different_candidates_end_none(drive):
+    driver = drive()
+    streams = [driver.add([i + 1] * 5, max_tokens=20, seed=i) for i in range(3)]
+    driver.plan()
+    replace_workers(driver)
+    for stream in streams:
+        driver.plan()
+        assert alone_in_flight(driver) == stream
+        replace_workers(driver)
+        driver.step()
+        assert len(driver.tokens[stream]) == 1, "cleared"
     driver.run()
     assert all(len(driver.tokens[stream]) == 20 for stream in streams)
 
@@ -205,6 +236,6 @@ def test_a_poison_request_that_is_preempted_while_it_kills_is_found(drive):
                 [sequence] = [each for each in driver.scheduler.running if each.seed == POISON]
                 driver.scheduler.preempt(sequence)
             replace_workers(driver, POISON)
-    assert deaths == 2
+    assert deaths == 3
     assert driver.ends[poison].finish_reason is FinishReason.ERROR
     assert len(driver.tokens[kept]) == 30

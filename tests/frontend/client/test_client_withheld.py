@@ -76,20 +76,37 @@ def test_after_a_core_crash_its_requests_wait_for_their_turns_and_new_ones_do_no
     assert not link.session.is_awaited
 
 
-def test_the_isolated_request_of_a_core_that_dies_ends_with_an_error_and_the_others_continue():
+def test_the_isolated_request_of_two_cores_that_die_ends_with_an_error_and_the_others_continue():
     link, (poison, cleared, waiting) = start(3)
     lose_core(link, 2, (1, 0))
     take_turn(link, 2, 1)
-    sent = lose_core(link, 3, (1, 0), (2, 1))
+    assert lose_core(link, 3, (1, 0), (2, 1)) == [CandidatesWithheld(3)]
+    assert requests_in(take_turn(link, 3, 1)) == [(poison.request_id, ISOLATION_TOKENS)], "once more, before the others"
+    sent = lose_core(link, 4, (1, 0), (2, 1), (3, 1))
     assert [poison.take().finish_reason, poison.done] == [FinishReason.ERROR, True]
     assert poison.streams[0].last.error == DEADLY
     assert sent == [CandidatesWithheld(2)], "a withheld request still is"
-    assert requests_in(take_turn(link, 3, 1)) == [(cleared.request_id, ISOLATION_TOKENS)]
-    advance(link, 3, cleared, ISOLATION_TOKENS)
+    assert requests_in(take_turn(link, 4, 1)) == [(cleared.request_id, ISOLATION_TOKENS)]
+    advance(link, 4, cleared, ISOLATION_TOKENS)
     assert link.new() == [CandidatesWithheld(1)]
-    sent = lose_core(link, 4, (1, 0), (2, 1), (3, 2))
+    sent = lose_core(link, 5, (1, 0), (2, 1), (3, 1), (4, 2))
     assert requests_in(sent) == [(cleared.request_id, 0)], "it was not its turn"
     assert (cleared.error, waiting.error) == (None, None)
+
+
+def test_a_request_that_was_cleared_after_a_deadly_isolation_has_two_again():
+    link, [request] = start(1)
+    failures, epoch = [(1, 0)], 2
+    for _ in range(2):
+        lose_core(link, epoch, *failures)
+        take_turn(link, epoch, 1)
+        failures, epoch = [*failures, (epoch, 1)], epoch + 1
+        lose_core(link, epoch, *failures)
+        [(_, isolation_tokens)] = requests_in(take_turn(link, epoch, 1))
+        advance(link, epoch, request, isolation_tokens)
+        assert link.new() == [CandidatesWithheld(0)]
+        failures, epoch = [*failures, (epoch, 0)], epoch + 1
+    assert request.error is None
 
 
 @pytest.mark.parametrize("failures", [[(1, 0)], [(1, 0), (2, 7)], [(1, 0), (3, 1)]])
@@ -153,5 +170,7 @@ def test_all_sequences_of_a_candidate_run_and_end_together():
     link.receive(output(2, 1, 0, list(range(ISOLATION_TOKENS))))
     assert CandidatesWithheld not in link.kinds()
     lose_core(link, 3, (1, 0), (2, 1))
+    take_turn(link, 3, 1)
+    lose_core(link, 4, (1, 0), (2, 1), (3, 1))
     assert [stream.last.finish_reason for stream in request.streams] == [FinishReason.ERROR] * 2
     assert request.take().token_ids == list(range(ISOLATION_TOKENS)), "what came before stays"

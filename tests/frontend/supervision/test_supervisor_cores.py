@@ -45,7 +45,7 @@ def test_a_core_crash_while_it_has_no_workers_is_not_attributed_to_a_request(sta
 
 
 def test_restarts_that_find_a_core_poison_request_do_not_count(start):
-    deadly = ["faults", "faults in turn 3"] * 3
+    deadly = ["faults", "faults in turn 3", "faults in turn 1"] * 2
     running = start(engine_core=[*deadly, "obey"])  # six losses; the budget has five
     running.wait_for_facts(engine_core="epoch 6")
     assert len(running.supervisor.facts()["engine-core-failures"].split("), (")) == 6

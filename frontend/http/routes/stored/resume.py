@@ -1,8 +1,8 @@
 """Resumes background responses that an earlier process of this server left unfinished, from their stored requests.
 
 Each of them may have been the cause if that process failed by itself. Then they are isolated: computed one after
-another, which the file counts. A response during whose isolation the process fails, too, is given up, and the others go
-on. An isolation that ends otherwise, such as by a signal from outside, does not count.
+another, which the file counts. A response is given up when processes have failed in DEADLY_ISOLATIONS of its own, and
+the others go on. An isolation that ends otherwise, such as by a signal from outside, does not count.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from contextlib import ExitStack, aclosing, asynccontextmanager, nullcontext, su
 import msgspec
 
 from paged_serve.protocol.errors import InvalidRequest, Overloaded, PagedServeError
+from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS
 
 from ...exchange.auth import NO_KEY, Tenant
 from ...exchange.errors import HttpError
@@ -25,7 +26,6 @@ from .background_work import BackgroundWork, Job, ended, failed_event
 
 log = logging.getLogger(__name__)
 
-MAX_ISOLATIONS = 1  # as many as for a request that kills workers or engine cores
 DEADLY = "a frontend failed whenever it was computed"
 
 
@@ -125,7 +125,7 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant], *, prede
             tenant, refusal = NO_KEY, "its API key is no longer valid on this server"
         elif job.fingerprint != service.fingerprint_with(job.adapter):
             refusal = "the server was restarted with another model or other settings"
-        elif isolation is not None and row.isolations >= MAX_ISOLATIONS:
+        elif isolation is not None and row.isolations >= DEADLY_ISOLATIONS:
             refusal, has_deadly = DEADLY, True
             log.error("response=%s is given up: %s", row.id, DEADLY)
         with ExitStack() as admitted:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from paged_serve.frontend.buffer_budget import BufferBudget
-from paged_serve.frontend.http.routes.stored.resume import DEADLY, MAX_ISOLATIONS
+from paged_serve.frontend.http.routes.stored.resume import DEADLY
 from paged_serve.protocol.errors import InvalidRequest, Overloaded
+from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS
 
 from ...http_server import Server
 from .response_server import OUTPUT, PATH
@@ -135,7 +136,7 @@ async def isolated(server: Server, count: int, *, predecessor_failed: bool = Tru
 
 def test_after_a_failure_jobs_run_one_by_one_and_the_one_in_whose_isolation_processes_fail_is_given_up(start):
     first, second = asyncio.run(begun(start(), 2))
-    for number in range(MAX_ISOLATIONS):
+    for number in range(DEADLY_ISOLATIONS):
         assert asyncio.run(isolated(start(), 1)) == ([number + 1, 0], False)
 
     async def outcomes(server: Server) -> list[dict]:
