@@ -178,9 +178,7 @@ def _bind(context: Context, kind: int, field: str, endpoint: str, hwm: int) -> S
     socket.maxmsgsize = MAX_RECEIVED_BYTES
     if kind == zmq.ROUTER:
         socket.rcvhwm = QUEUE_REQUESTS
-        socket.router_mandatory = (
-            True  # or batches to a full queue are dropped, and the end of their replay perhaps not
-        )
+        socket.router_mandatory = True  # a full queue would drop batches, and perhaps not the end of their replay
     if kind == zmq.XPUB:
         socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # report a second subscription to the same topic, too
     try:

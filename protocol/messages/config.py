@@ -199,9 +199,7 @@ class ServerConfig(_Layer, frozen=True):
     drain_timeout_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
     max_restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 5  # within restart_window_s; one more ends the server
     restart_window_s: Annotated[float, Meta(gt=0, le=1e9)] = 60.0
-    dump_dir: Text = (
-        ""  # holds reports, in paged-serve/dumps; "": $XDG_STATE_HOME or ~/.local/state; "none": no reports
-    )
+    dump_dir: Text = ""  # for reports, in paged-serve/dumps; "": $XDG_STATE_HOME or ~/.local/state; "none": no reports
     lenient: bool = False  # unknown request fields become warnings instead of errors
     wake_supervisor: bool = True  # frontends and core continue a supervisor that SIGSTOP has halted
     access_log: bool = True  # one line per request
