@@ -20,8 +20,9 @@
 namespace {
 
 template <class F> constexpr int BLOCK_SLAB = 20 * MOST_ROWS<F>;  // rows: at most 30 KB of sums
-// Whether a single block of rows prefetches: a third faster on Zen 3; slower on Zen 4, whose own prefetches suffice.
-constexpr bool PREFETCHES_ALONE = LANES < 16;
+// Whether a single block of rows prefetches: a third faster on Zen 3, up to half on an Emerald Rapids; slower on Zen 4, whose own
+// prefetches suffice.
+constexpr bool PREFETCHES_ALONE = LANES < 16 || WIDENS_BF16;
 
 constexpr int UNROLLED_WORDS = IS_COMPACT ? 1 : 8;  // of a group: unrolled, shifts are by constants
 
@@ -78,9 +79,10 @@ inline float number_at(const char* p) { return *(const float*)p; }
 // Whether the vectors of a row load the same start each for itself; gcc 12 would copy the first and spill.
 template <class F> constexpr bool RELOADS_STARTS = REGISTERS == 16 && !ADDS_HALVES<F>;
 
-// The products of a group, whose sums begin with start(row); take(row, vector, sum) receives them.
+// The products of a group, whose sums begin with start(row); take(row, vector, sum) receives them. Inlined, because `take` as
+// an argument reads each of its pointers from memory for each sum.
 template <class F, class Codes, int WORDS, int ROWS, int N, class Start, class Take>
-inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
+[[gnu::always_inline]] inline void dot_group(const char* x, size_t x_stride, const char* lanes, Start start, Take take) {
   I32 dots[ROWS][N];
   EACH(m, ROWS) EACH(v, N) {
     if constexpr (IS_NEON) dots[m][v] = hidden(start(m));
@@ -158,12 +160,12 @@ template <class F, class Codes, class Kind, int ROWS>
   constexpr int N = VECTORS<F, ROWS>, PARTS = ROW_GROUP / 4 / Kind::WORDS;  // groups of a row's group
   const RowBlock rows = given;  // in registers: as far as the compiler knows, sums could be these
   const float *scale = slice.scale, *least = slice.least;
-  const char *x = rows.codes, *codes = slice.codes, *ahead = slice.ahead, *groups = (const char*)rows.groups;
+  const char *x = rows.codes, *codes = slice.codes, *ahead = slice.ahead, *until = ahead, *groups = (const char*)rows.groups;
   const int past = slice.past;
 #pragma GCC unroll 1
   for (int g = slice.first; g < past; g++) {
     if (ahead)
-      for (const char* const end = ahead + slice.ahead_bytes; ahead < end; ahead += 64) prefetch<2>(ahead);
+      for (until += slice.ahead_bytes; ahead < until; ahead += 64) prefetch<2>(ahead);
     const char* const halves = groups + g % PARTS * sizeof(float);
     const auto add_strips = [&](auto own) __attribute__((always_inline)) {
 #pragma GCC unroll 1
@@ -236,8 +238,9 @@ template <class F, class Format> class SlabProduct {
       const int64_t row = first_row_ + from;
       const RowBlock x{x_.codes + row * x_.stride + (first - skipped_) * CODE_BYTES<F>,
                        x_.groups + row * x_.groups_per_row + (first - skipped_) / ROW_GROUP, x_.stride, x_.groups_per_row * sizeof(RowGroup)};
-      // The next slice is prefetched while a second block of rows is multiplied, or the only one.
-      slice.ahead = block == 1 || (PREFETCHES_ALONE && blocks == 1) ? next_ + begin * AHEAD : nullptr;
+      // Each block prefetches its share of the next slice, so that memory and arithmetic overlap.
+      slice.ahead_bytes = AHEAD / blocks;
+      slice.ahead = PREFETCHES_ALONE || blocks > 1 ? next_ + begin * AHEAD + (past_group - begin) * slice.ahead_bytes * block : nullptr;
       if constexpr (rows <= UNPACKED_ROWS<F, Codes>) add_groups<F, Codes, Kind, rows>(sums + from * PANEL, x, slice);
       else __builtin_trap();  // the rows would be left out
     });

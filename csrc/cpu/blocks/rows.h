@@ -38,10 +38,8 @@ template <class Element> inline void quantize_group(const Element* x, int8_t* co
     const I32 magnitude = (I32)abs(value[v]);
     top = magnitude > top ? magnitude : top;  // of bits, among which NaN is above infinity
   }
-  int32_t bits = 0;
-  EACH(lane, LANES) bits = top[lane] > bits ? top[lane] : bits;
-  float peak;
-  std::memcpy(&peak, &bits, sizeof peak);
+  const I32 infinity = splat(0x7f800000);
+  const float peak = highest((F32)(top < infinity ? top : infinity));
   group.scale = peak < __builtin_inff() ? peak / 127.0f : __builtin_nanf("");
   const bool has_codes = group.scale > 0.0f;  // without them all are 0
   const F32 inverse = splat(127.0f / peak);
@@ -51,16 +49,12 @@ template <class Element> inline void quantize_group(const Element* x, int8_t* co
     sums[v / HALF] += code;
     store_s8(codes + v * LANES, code);
   }
-  const int32_t second = sum(sums[1]), first = sum(sums[0]) + (in_halves ? 0 : second), of_half[] = {first, second};
+  if (!in_halves) sums[0] += sums[1];
+  const int32_t of_half[] = {sum(sums[0]), in_halves ? sum(sums[1]) : 0};
   EACH(half, 2) {
     group.of_least[half] = -group.scale * (float)of_half[half];
     group.start[half] = -centre * of_half[half];
   }
-}
-
-template <class F> inline void put_codes(char* to, const int8_t* codes) {
-  if constexpr (CODE_BYTES<F> == 1) std::memcpy(to, codes, ROW_GROUP);
-  else EACH(half, 2) F::widen_sixteen((int16_t*)to + half * 16, codes + half * 16);
 }
 
 // The rows of a product by F, in memory of the calling thread that is valid until its next product.
@@ -73,10 +67,15 @@ template <class F, class Element> BlockRows quantize_blocks(Pool* pool, const Ge
   pool->run(rows, grain, [&](int begin, int end) {
     for (int m = begin; m < end; m++) {
       const Element* x = (const Element*)p.x + m * p.x_stride;
-      for (int g = 0; g < groups; g++) {
-        int8_t group[ROW_GROUP];
-        quantize_group(x + g * ROW_GROUP, group, of_groups[(int64_t)m * groups + g], centre, in_halves);
-        put_codes<F>(codes + m * stride + g * ROW_GROUP * CODE_BYTES<F>, group);
+      char* to = codes + m * stride;
+      RowGroup* of = of_groups + (int64_t)m * groups;
+      for (int g = 0; g < groups; g++, x += ROW_GROUP, of++, to += ROW_GROUP * CODE_BYTES<F>) {
+        if constexpr (CODE_BYTES<F> == 1) quantize_group(x, (int8_t*)to, *of, centre, in_halves);
+        else {
+          int8_t group[ROW_GROUP];
+          quantize_group(x, group, *of, centre, in_halves);
+          EACH(half, 2) F::widen_sixteen((int16_t*)to + half * 16, group + half * 16);
+        }
       }
     }
   });

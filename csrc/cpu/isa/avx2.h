@@ -156,6 +156,7 @@ struct Int4Codes : WidenedCodes, CodeBytes {
   using WidenedCodes::word;  // in registers, where this takes less time than tables
   explicit Int4Codes(int zero) : WidenedCodes(zero), CodeBytes([zero](int code) { return code - zero; }) {}
 };
+using FloatCodes = WidenedCodes;
 struct Int8 {  // four unsigned weights (value + 128) times four signed activations; in 16 bits, since vpmaddubsw saturates
   using Acc = I32;
   static constexpr int32_t OFFSET = 128;

@@ -170,6 +170,13 @@ struct Int8 : Words {  // four unsigned weights (value + 128) times four signed 
 using WideInt8 = Int8;
 template <int> using SmallCodes = Int8;
 
+// A table of sixteen floats. Of an index the lowest four bits count, so a nibble needs no mask.
+struct FloatCodes {
+  F32 table;
+  explicit FloatCodes(int zero) { for (int code = 0; code < LANES; code++) table[code] = (float)(code - zero); }
+  I32 half(I32 packed, int j) const { return (I32)_mm512_permutexvar_ps((__m512i)(packed >> (4 * j)), table); }
+};
+
 // A table of sixteen values in bfloat16. Indices have five bits and the table is repeated, so a nibble needs no mask.
 struct Int4Codes {
   __m512i table;

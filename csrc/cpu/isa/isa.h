@@ -33,7 +33,7 @@
 //   WideInt8                 Int8, or what is faster for several rows, which `widen_sixteen` then widens to 16 bits
 //   SmallCodes<MOST>         Int8, or what is faster for unsigned weights up to MOST: `whole` then makes sums of 32 bits of its own
 //   Int8::OFFSET             what Int8 adds to a weight's code when it multiplies
-//   Int4Codes                nibbles to words of Bf16 weights, see gemm/int4/int4.cpp
+//   Int4Codes, FloatCodes    nibbles to words of Bf16 weights, and to floats, see gemm/int4/int4.cpp
 // All bodies give the same bits, except the bits of NaN: arithmetic is without denormals (float_mode.h), the odd element of
 // a pair of bfloat16 is added first, and sums over lanes are defined on 16 lanes, whatever the size of a vector (Wide).
 // Where two instruction sets could differ, AVX512 is the definition.

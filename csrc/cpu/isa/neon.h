@@ -119,6 +119,7 @@ inline F32 add_product_bf16(F32 sum, F32 a, F32 b) { return fma(a, b, sum); }
 #include "isa/words.h"
 
 using Bf16 = SplitBf16;
+using FloatCodes = WidenedCodes;
 using Int4Codes = WidenedCodes;
 // Four unsigned weights (value + 128) times four signed activations. NEON multiplies signed by signed, so a weight's offset
 // is removed when it is loaded, by flipping its highest bit.

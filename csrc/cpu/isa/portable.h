@@ -139,6 +139,7 @@ inline I32 repeat_word(const void* p) { return splat(word_at(p)); }
 #include "isa/words.h"
 
 using Bf16 = SplitBf16;
+using FloatCodes = WidenedCodes;
 using Int4Codes = WidenedCodes;
 struct Int8 {  // four unsigned weights (value + 128) times four signed activations; a product fits 16 bits
   typedef int16_t S16 __attribute__((vector_size(16)));

@@ -20,7 +20,10 @@
 
 namespace {
 
-constexpr int FEW_ROWS = REGISTERS == 16 ? 1 : MOST_ROWS<Bf16>;  // up to this many, codes are expanded in registers
+// Whether few rows of bfloat16 are widened: otherwise each word of theirs is split in two for two or four vectors of outputs.
+constexpr bool WIDENS_FEW = LANES == 16 && WIDENS_BF16;
+// Up to this many, codes are expanded in registers.
+constexpr int FEW_ROWS = REGISTERS == 16 ? 1 : WIDENS_FEW ? MOST_ROWS<Fp16> : MOST_ROWS<Bf16>;
 constexpr int SLAB_BLOCKS = 20;  // of rows that are multiplied by an expanded group: at most 30 KB of sums
 
 // Narrower than a strip of tile.h for several rows, because the packed codes need registers too.
@@ -32,13 +35,13 @@ template <class Codes> struct Bf16Rows {
   Codes codes;
   Bf16::Weights word(I32 packed, int j, int) const { return codes.word(packed, j); }
 };
-struct Fp16Rows {
+template <class Codes> struct FloatRows {
   using F = Fp16;
-  WidenedCodes codes;
+  Codes codes;
   I32 word(I32 packed, int j, int part) const { return codes.half(part == 0 ? packed >> 16 : packed, j); }  // the odd input first
 };
 
-template <class Codes, int ROWS> constexpr bool RELOADS = LANES < 16 || (std::is_same_v<Codes, Fp16Rows> && ROWS == MAX_ROWS);
+template <class Codes, int ROWS> constexpr bool RELOADS = LANES < 16 || (std::is_same_v<typename Codes::F, Fp16> && ROWS > 4);
 
 // out[ROWS][PANEL] = x * `groups` groups of a panel: in each scale * (x * codes - zero * sums). `sums` is null without zero
 // points.
@@ -186,9 +189,20 @@ void multiply_many(const Int4Product& product, const GemmParams& p, const PanelR
   });
 }
 
+// Rows of Element are widened to float. A few are multiplied by `few`, codes in float, more by `many`, words of bfloat16.
+template <class Element, class Few, class Many>
+void multiply_floats(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows, const Few& few, const Many& many) {
+  for_widened<Element>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
+    for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
+      if (of.rows <= FEW_ROWS) multiply_few<float>(product, wide, of, first, FloatRows<Few>{few});
+      else multiply_many<WideBf16, float>(product, wide, of, first, many);
+    });
+  });
+}
+
 // Rows of bfloat16 that are few for their weight are multiplied as they are given.
 template <class Codes>
-void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows, const Codes& codes) {
+void multiply_words(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows, const Codes& codes) {
   const Bf16Rows<Codes> few{codes};
   if (!WIDENS_BF16 || rows.most() <= FEW_ROWS)
     return for_panels<Bf16>(pool, p, rows, [&](const PanelRows& of) {
@@ -205,28 +219,23 @@ void int4_bf16(Pool* pool, const Int4Product& product, const GemmParams& p, cons
   });
 }
 
-void int4_fp16(Pool* pool, const Int4Product& product, const GemmParams& p, const ProductRows& rows) {
-  const Fp16Rows codes{WidenedCodes(product.zero)};
-  for_widened<Float16>(pool, p, rows, [&](const GemmParams& wide, const ProductRows& slab, int first) {
-    for_panels<WideBf16>(pool, wide, slab, [&](const PanelRows& of) {
-      if (of.rows <= FEW_ROWS) multiply_few<float>(product, wide, of, first, codes);
-      else multiply_many<WideBf16, float>(product, wide, of, first, Int4Codes(product.zero));
-    });
-  });
-}
-
 void int4(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
   const GemmParams& p = params.gemm;
   const Int4Product product(params);
   with_element(params.x_dtype, [&](auto x) {
     if (params.group_sums) sum_groups<decltype(x)>(pool, p, rows.total(), product.layout, params.group_size, params.group_sums);
   });
-  if (params.x_dtype == DTYPE_FP16) int4_fp16(pool, product, p, rows);
-  else int4_bf16(pool, product, p, rows, Int4Codes(product.zero));
+  const Int4Codes codes(product.zero);
+  if (params.x_dtype == DTYPE_FP16) multiply_floats<Float16>(pool, product, p, rows, FloatCodes(product.zero), codes);
+  else if constexpr (WIDENS_FEW) multiply_floats<Bfloat16>(pool, product, p, rows, FloatCodes(product.zero), codes);
+  else multiply_words(pool, product, p, rows, codes);
 }
 
 void mxfp4(Pool* pool, const GemmInt4Params& params, const ProductRows& rows) {
-  int4_bf16(pool, Int4Product(params), params.gemm, rows, mxfp4_codes());
+  const Int4Product product(params);
+  if constexpr (WIDENS_FEW)
+    multiply_floats<Bfloat16>(pool, product, params.gemm, rows, mxfp4_floats(), mxfp4_codes());
+  else multiply_words(pool, product, params.gemm, rows, mxfp4_codes());
 }
 
 }  // namespace

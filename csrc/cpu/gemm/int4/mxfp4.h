@@ -39,3 +39,10 @@ template <class Codes = Int4Codes> auto mxfp4_codes() {
     return codes;
   } else return E2m1Codes();
 }
+
+// The same in the form of FloatCodes, if that is a table.
+template <class Codes = FloatCodes> Codes mxfp4_floats() {
+  Codes codes(0);
+  for (int code = 0; code < 16; code++) codes.table[code] = TWICE_E2M1[code];
+  return codes;
+}
