@@ -9,6 +9,7 @@ import random
 import msgspec
 
 from paged_serve.protocol.messages.engine_core import (
+    DEADLY_ISOLATIONS,
     AbortRequests,
     ClientHeartbeat,
     EngineCoreRequest,
@@ -31,6 +32,7 @@ from .scenarios.scenario import Scenario, draw_scenario, happens
 from .simulated_core import TICK_S, SimulatedCore
 
 MAX_TICKS = 200_000
+GROUPS_PER_POISON = 1 + DEADLY_ISOLATIONS
 
 
 class Simulation:
@@ -95,9 +97,9 @@ class Simulation:
         self.outcomes.poisoned = sum(client.num_poisoned for client in self._clients)
         assert 2 * self.outcomes.errors <= self.outcomes.nans, "a stream failed without two bad results"
         num_deadly = sum(stream.seed == self.scenario.poison for stream in streams) * (1 + self.outcomes.core_deaths)
-        assert self.outcomes.crashes <= 2 * num_deadly, "one poison request ended three worker groups"
+        assert self.outcomes.crashes <= GROUPS_PER_POISON * num_deadly, "one poison request ended more worker groups"
         num_deadly = sum(_is_deadly(stream.request) for stream in streams) * (1 + self.outcomes.core_deaths)
-        assert self.outcomes.load_crashes <= 2 * num_deadly, "one adapter ended three worker groups"
+        assert self.outcomes.load_crashes <= GROUPS_PER_POISON * num_deadly, "one adapter ended more worker groups"
         self._core.count()
         self.outcomes.loads += self._core.group.places.num_loaded
         self.outcomes.passes += self._core.group.num_passes
