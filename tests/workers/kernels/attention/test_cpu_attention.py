@@ -255,6 +255,32 @@ def test_nan_and_infinity_affect_only_the_tokens_that_attend_to_them(cpu_pools, 
     assert torch.equal(found[unharmed], expected[unharmed])
 
 
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+def test_what_a_long_request_has_in_a_tile_is_not_left_for_shorter_ones(cpu_pools, dtypes):
+    case = make_case([(0, 300), (64, 6), (0, 20), (3, 1)], dtypes, group=3, head_dim=48)
+    expected = case.run(cpu_pools[0])
+    blocks = case.tables[0, : -(-300 // 16)].long()
+    for held in case.scales or case.cache:
+        held[blocks] = torch.nan
+    for pool in cpu_pools:
+        found = case.run(pool)
+        assert found[:300].isnan().all()
+        assert torch.equal(found[300:], expected[300:])
+
+
+@pytest.mark.parametrize("dtypes", FLOATS + CODED, ids=str)
+@pytest.mark.parametrize("head_dim", [20, 34])
+def test_a_query_that_is_nan_affects_its_own_result_alone(cpu_pools, head_dim, dtypes):
+    """Rows of queries are longer than heads of these sizes."""
+    case = make_case([(0, 70), (40, 2)], dtypes, head_dim=head_dim)
+    expected = case.run(cpu_pools[0])
+    case.query[:, 1] = case.query[10, 2] = torch.nan
+    for pool in cpu_pools:
+        found = case.run(pool)
+        assert torch.equal(found.isnan(), case.query.isnan())
+        assert torch.equal(found[~found.isnan()], expected[~found.isnan()])
+
+
 @pytest.mark.parametrize("dtypes", CODED, ids=str)
 def test_a_scale_that_is_nan_or_infinite_affects_only_the_tokens_that_attend_to_it(cpu_pools, dtypes):
     case = make_case([(0, 160), (0, 100), (80, 1)], dtypes, head_dim=64)
