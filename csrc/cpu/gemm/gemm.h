@@ -17,15 +17,20 @@ constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
 constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
 
+// Whether each pass over a chunk prefetches an equal share of the next one: with five passes or more, a line per word in the
+// first four asks for more than memory has then, and for nothing later.
+constexpr bool divides_evenly(int passes) { return SMALL_CHUNKS && passes > 4 && passes <= MAX_CHUNKED_BLOCKS; }
+
 // Whether a pass of a block of ROWS rows may prefetch `lines` lines per word of K. Products that cannot be are not compiled:
 // blocks are as even as can be, so one with few rows is the only one.
 template <class F, int ROWS, Start START> constexpr bool prefetches(int lines) {
   constexpr int N = STRIPS<ROWS>, FEWEST_ROWS = (MOST_ROWS<F> + 1) / 2;
   for (int blocks = 1; blocks <= (ROWS < FEWEST_ROWS ? 1 : MAX_CHUNKED_BLOCKS + 2); blocks++) {
     const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS;
-    for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD); pass++) {
+    if (divides_evenly(N * blocks) && lines == EVENLY) return true;
+    for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD) && !divides_evenly(N * blocks); pass++) {
       const int own = plan(pass, N * blocks).lines;
-      if (own == lines || (own == 0 && (is_whole || SMALL_CHUNKS) && lines == SPARE_LINES)) return true;
+      if (own == lines || (own == 0 && is_whole && lines == SPARE_LINES)) return true;
     }
   }
   return false;
@@ -39,9 +44,12 @@ template <class F, int ROWS, Start START, class Out>
 void block_product(Out* out, const char* x, size_t x_stride, const char* panel, int words, int block, int blocks,
                    Upcoming* upcoming) {
   constexpr int N = STRIPS<ROWS>;
+  const int passes = blocks * N;
   for (int s = 0; s < N; s++) {
-    Prefetch p = plan(block * N + s, blocks * N);
+    const int pass = block * N + s;
+    Prefetch p = plan(pass, passes);
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
+    if (divides_evenly(passes)) p.lines = EVENLY, ahead = panel + words * STEP_BYTES + words * STEP_BYTES * pass / passes;
     if (p.lines == 0 && upcoming)
       if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
     const auto run_if = [&](auto lines) {
@@ -49,12 +57,14 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
       else {
         if (p.lines != lines) return false;
         strip_product<F, ROWS, lines, START>(out + s * STRIP<ROWS> * LANES, PANEL, nullptr, x, x_stride,
-                                             panel + s * STRIP<ROWS> * sizeof(I32), words, ahead);
+                                             panel + s * STRIP<ROWS> * sizeof(I32), words, ahead,
+                                             lines == EVENLY ? STEP_BYTES / passes : 0);
         return true;
       }
     };
     if (!(run_if(std::integral_constant<int, 4>{}) || run_if(std::integral_constant<int, 2>{}) ||
-          run_if(std::integral_constant<int, 1>{}) || run_if(std::integral_constant<int, 0>{})))
+          run_if(std::integral_constant<int, 1>{}) || run_if(std::integral_constant<int, 0>{}) ||
+          run_if(std::integral_constant<int, EVENLY>{})))
       __builtin_trap();  // otherwise a product without an instance would be left out
   }
 }
@@ -80,7 +90,7 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
     const int count = std::min(CHUNK_WORDS, words - k);
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       const auto part = k ? block_product<F, n, Start::ADD, Out> : block_product<F, n, Start::ZERO, Out>;
-      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks, SMALL_CHUNKS ? upcoming : nullptr);
+      part(out + row * PANEL, x + row * x_stride + (size_t)k * WordLayout<F>::X_BYTES, x_stride, panel + k * STEP_BYTES, count, block, blocks, nullptr);
     });
   }
   for_blocks<F>(rows, [&](auto n, int row, int, int) { done(n, row, out + row * PANEL); });

@@ -42,7 +42,7 @@ void widened_block(float* out, const char* x, size_t x_stride, const char* panel
     if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
   const auto run = [&](auto lines) {
     if (block == 0) widening_product<F, ROWS, lines>(out, x, x_stride, panel, words, wide, ahead);
-    else strip_product<Widened, ROWS, lines, Start::ADD>(out, PANEL, nullptr, x, x_stride, wide, words, ahead);
+    else strip_product<Widened, ROWS, lines, Start::ADD>(out, PANEL, nullptr, x, x_stride, wide, words, ahead, 0);
   };
   if (p.lines == 2) run(std::integral_constant<int, 2>{});
   else if (p.lines == 1) run(std::integral_constant<int, 1>{});

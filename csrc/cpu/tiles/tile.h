@@ -95,17 +95,22 @@ inline void step(typename F::Acc (&acc)[ROWS][N], const char* x, size_t x_stride
   }
 }
 
+constexpr int EVENLY = -1;  // of cache lines, see tile
+
 // acc += x * one strip of a panel over `words` words of K. LINES cache lines are prefetched per word, from `ahead` on: into
-// the first level if LINES is all four lines of a word, because they are then needed next, otherwise into the second. Words
-// of x are X_STEP bytes apart.
+// the first level if LINES is all four lines of a word, because they are then needed next, otherwise into the second; EVENLY:
+// as many as `ahead_bytes` per word are. Words of x are X_STEP bytes apart.
 template <class F, int ROWS, int LINES = 0, int X_STEP = WordLayout<F>::X_BYTES>
 inline void tile(typename F::Acc (&acc)[ROWS][STRIP<ROWS>], const char* x, size_t x_stride, const char* strip, int words,
-                 const char* ahead = nullptr) {
+                 const char* ahead = nullptr, size_t ahead_bytes = 0) {
   using Layout = WordLayout<F>;
   constexpr int N = STRIP<ROWS>;
+  const char* until = ahead;
   EACH(m, ROWS) EACH(v, N) opaque(acc[m][v]);  // gcc 12 would keep a copy of a known start value, and run out of registers
 #pragma GCC unroll 1
-  for (int k = 0; k < words; k++, strip += Layout::STEP, x += X_STEP, ahead += LINES * 64) {
+  for (int k = 0; k < words; k++, strip += Layout::STEP, x += X_STEP, ahead += LINES == EVENLY ? 0 : LINES * 64) {
+    if constexpr (LINES == EVENLY)
+      for (until += ahead_bytes; ahead < until; ahead += 64) prefetch<2>(ahead);
     EACH(part, Layout::PARTS) {
       const auto weights = [&](int v) { return Layout::weights(strip, v, part); };
       step<F, ROWS, N>(acc, x + Layout::x(part), x_stride, weights, [&](int i) {
@@ -127,12 +132,12 @@ enum class Start { ZERO, ADD, SCALE };  // out = product; out += product; out[m]
 // One strip of `product` below.
 template <class F, int ROWS, int LINES, Start START, class Out>
 [[gnu::noipa]] void strip_product(Out* out, size_t out_stride, const float* keep, const char* x, size_t x_stride,
-                                  const char* strip, int words, const char* ahead) {
+                                  const char* strip, int words, const char* ahead, size_t ahead_bytes) {
   constexpr int N = STRIP<ROWS>;
   typename F::Acc acc[ROWS][N] = {};
   if constexpr (START != Start::ZERO) EACH(m, ROWS) EACH(v, N) acc[m][v] = read(out + m * out_stride + v * LANES);
   if constexpr (START == Start::SCALE) EACH(m, ROWS) EACH(v, N) acc[m][v] *= splat((Out)keep[m]);
-  tile<F, ROWS, LINES>(acc, x, x_stride, strip, words, ahead);
+  tile<F, ROWS, LINES>(acc, x, x_stride, strip, words, ahead, ahead_bytes);
   EACH(m, ROWS) EACH(v, N) write(out + m * out_stride + v * LANES, acc[m][v]);
 }
 
@@ -142,7 +147,7 @@ inline void product(Out* out, size_t out_stride, const char* x, size_t x_stride,
                     const float* keep = nullptr) {
   for (int s = 0; s < STRIPS<ROWS>; s++)
     strip_product<F, ROWS, 0, START>(out + s * STRIP<ROWS> * LANES, out_stride, keep, x, x_stride,
-                                     panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr);
+                                     panel + s * STRIP<ROWS> * sizeof(I32), words, nullptr, 0);
 }
 
 // Calls f(integral_constant<rows>) for a number of rows known at run time, 1..MOST.
