@@ -16,10 +16,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CAUGHT = 10
 ROOMS = ("protocol", "engine_core", "frontend")
-# 134: a value that is not finite is behind a window before it is detected; 510: a chunk is withdrawn from its plan;
-# 1138: a sequence with states ends while a later token is computed; 2651: tails that differ in their first token;
-# 2777: a copy of a copy in one step; 10119: siblings start after their leader's next chunk
-SEEDS = (*range(80), 134, 510, 1138, 2651, 2777, 10119)
+# 115, 1017: a request is sent again with another key, with siblings; 134: a value that is not finite is behind a
+# window before it is detected; 374: a step has room for all but a token of a bidirectional prompt; 413: a state is
+# copied while a later token is computed; 510: a chunk is withdrawn from its plan; 1138: a sequence with states ends
+# while a later token is computed; 2651: tails that differ in their first token; 2777: a copy of a copy in one step;
+# 10119: siblings start after their leader's next chunk
+SEEDS = (*range(80), 115, 134, 374, 413, 510, 1017, 1138, 2651, 2777, 10119)
 WORLDS, DEADLY_WORLDS, LINKS = range(25), range(30), range(10)
 CHECK_FLAG = "--in-copy"
 
@@ -63,6 +65,7 @@ def run(mutation: tuple[str, str, str, str] | None, limit_s: float) -> tuple[int
 
 def check() -> int:
     from paged_serve.engine_core.simulation.simulator import simulate
+    from paged_serve.frontend.client import dispatch
 
     from ..frontend.client.test_client_simulation import test_streams_are_exact_under_every_fault
     from .world import World
@@ -73,6 +76,9 @@ def check() -> int:
             simulate(seed)
         for seed in WORLDS:
             World(seed).run()
+        for seed in DEADLY_WORLDS:
+            World(seed, 11).run()
+        dispatch.DEADLY_ISOLATIONS = 1  # a single wrong verdict then ends a request
         for seed in DEADLY_WORLDS:
             World(seed, 11).run()
         for seed in LINKS:

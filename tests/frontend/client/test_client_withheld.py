@@ -4,6 +4,7 @@ import pytest
 
 from paged_serve.frontend.client.dispatch import DEADLY, ISOLATION_TOKENS, MAX_ISOLATION_TOKENS
 from paged_serve.protocol.messages.engine_core import (
+    DEADLY_ISOLATIONS,
     AbortRequests,
     CandidatesWithheld,
     CoreFailure,
@@ -116,6 +117,18 @@ def test_the_isolated_request_of_a_core_that_was_killed_is_isolated_again(failur
     take_turn(link, 2, 1)
     assert lose_core(link, 4, *failures) == [CandidatesWithheld(1)]
     assert requests_in(take_turn(link, 4, 1)) == [(request.request_id, ISOLATION_TOKENS)]
+    assert request.error is None
+
+
+@pytest.mark.parametrize("turns", [[], [7]], ids=["killed", "failed in another turn"])
+def test_isolations_in_which_no_core_failed_never_end_a_request(turns):
+    link, [request] = start(1)
+    failures = [(1, 0)]
+    lose_core(link, 2, *failures)
+    for epoch in range(2, 2 + 2 * DEADLY_ISOLATIONS):
+        assert requests_in(take_turn(link, epoch, 1)) == [(request.request_id, ISOLATION_TOKENS)]
+        failures += [(epoch, turn) for turn in turns]
+        assert lose_core(link, epoch + 1, *failures) == [CandidatesWithheld(1)]
     assert request.error is None
 
 
