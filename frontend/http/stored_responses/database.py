@@ -16,63 +16,14 @@ from pathlib import Path
 
 from paged_serve.protocol.errors import ConfigError
 
+from .schema import ADDED, SCHEMA, VERSION, statements
+
 FILE = "responses.sqlite3"
-VERSION = 1
 ENTRY_BYTES = 1024  # a row without its texts
 BUSY_S = 10.0
 DAY_S = 86400
 
-_SCHEMA = """
-CREATE TABLE facts (secret BLOB NOT NULL);
-CREATE TABLE responses (
-    number INTEGER PRIMARY KEY,
-    caller BLOB NOT NULL,
-    id TEXT NOT NULL,
-    created INTEGER NOT NULL,
-    size INTEGER NOT NULL,
-    previous TEXT,
-    key TEXT,
-    digest TEXT,
-    input BLOB NOT NULL,
-    response BLOB NOT NULL,
-    job BLOB,
-    has_events INTEGER NOT NULL,
-    fingerprint TEXT,
-    isolations INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (caller, id),
-    UNIQUE (caller, key)
-);
-CREATE INDEX ages ON responses (created);
-CREATE INDEX jobs ON responses (id) WHERE job IS NOT NULL;
-CREATE TABLE items (
-    caller BLOB NOT NULL,
-    id TEXT NOT NULL,
-    response INTEGER NOT NULL REFERENCES responses (number) ON DELETE CASCADE,
-    item BLOB NOT NULL,
-    PRIMARY KEY (caller, id)
-);
-CREATE INDEX items_of ON items (response);
-CREATE TABLE events (
-    response INTEGER NOT NULL REFERENCES responses (number) ON DELETE CASCADE,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    events BLOB NOT NULL,
-    PRIMARY KEY (response, first)
-);
-CREATE TABLE held (caller BLOB PRIMARY KEY, bytes INTEGER NOT NULL);
-CREATE TRIGGER added AFTER INSERT ON responses BEGIN
-    INSERT INTO held VALUES (new.caller, new.size) ON CONFLICT DO UPDATE SET bytes = bytes + new.size;
-END;
-CREATE TRIGGER resized AFTER UPDATE OF size ON responses BEGIN
-    UPDATE held SET bytes = bytes + new.size - old.size WHERE caller = new.caller;
-END;
-CREATE TRIGGER removed AFTER DELETE ON responses BEGIN
-    UPDATE held SET bytes = bytes - old.size WHERE caller = old.caller;
-    DELETE FROM held WHERE caller = old.caller AND bytes <= 0;
-END;
-"""
 _COLUMNS = "caller, id, created, previous, input, response, key, digest, job, has_events, fingerprint, isolations"
-_ADDED = {"fingerprint": "TEXT", "isolations": "INTEGER NOT NULL DEFAULT 0"}  # which earlier servers ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +167,11 @@ class Database:
             return version  # without a transaction, which would wait for another program's
         with self._transaction() as connection:
             if not self._version():
-                for statement in (*_statements(_SCHEMA), f"PRAGMA user_version = {VERSION}"):
+                for statement in (*statements(SCHEMA), f"PRAGMA user_version = {VERSION}"):
                     connection.execute(statement)
                 connection.execute("INSERT INTO facts VALUES (?)", (secrets.token_bytes(32),))
             for column in self._missing():
-                connection.execute(f"ALTER TABLE responses ADD COLUMN {column} {_ADDED[column]}")
+                connection.execute(f"ALTER TABLE responses ADD COLUMN {column} {ADDED[column]}")
         return self._version()
 
     def _version(self) -> int:
@@ -228,7 +179,7 @@ class Database:
 
     def _missing(self) -> list[str]:
         found = {name for _, name, *_ in self._connection.execute("PRAGMA table_info(responses)")}
-        return [column for column in _ADDED if column not in found]
+        return [column for column in ADDED if column not in found]
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -292,13 +243,3 @@ def _split(joined: bytes) -> list[bytes]:
 
 def _size(items: Items) -> int:
     return sum(len(id_) + len(item) for id_, item in items)
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would end the transaction."""
-    lines = list[str]()
-    for line in script.strip().splitlines():
-        lines.append(line)
-        if sqlite3.complete_statement("\n".join(lines)):
-            yield "\n".join(lines)
-            lines.clear()

@@ -1,29 +1,26 @@
 """Real workers whose memory does not suffice: a first start is refused, a later one is tried again."""
 
 import re
-import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.processes.child import MODULES
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from .replaced_worker import continue_a_stream
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
-PARAMS = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
 
 
 @pytest.fixture
 def supervisor(monkeypatch, tmp_path_factory):
     """An engine without frontends; CRAMPED_EPOCH is to be set before its start."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "poisoned"))
     config = Config(
         model=ModelConfig(model=str(demo_model_folder()), device="cpu"),
         cache=CacheConfig(num_blocks=128),
@@ -45,18 +42,4 @@ def test_a_first_start_ends_at_once_with_what_is_needed_what_there_is_and_the_re
 
 def test_a_stream_continues_when_memory_was_short_for_its_new_worker(supervisor, monkeypatch):
     monkeypatch.setenv("CRAMPED_EPOCH", "1")
-    supervisor.start()
-    supervisor.wait_ready(60)
-    thread = threading.Thread(target=supervisor.run)
-    thread.start()
-    with ExitStack() as ends:
-        ends.callback(thread.join, 60)
-        ends.callback(supervisor.stop)
-        client = ends.enter_context(Client.connect(supervisor.run_dir))
-        undisturbed = [token for delta in client.submit([1, 2, 3], PARAMS) for token in delta.token_ids]
-        stream = iter(client.submit([1, 2, 3], PARAMS))
-        tokens = [*next(stream).token_ids]
-        supervisor._processes.of_role("worker")[0].process.kill()
-        tokens += [token for delta in stream for token in delta.token_ids]
-        assert tokens == undisturbed
-        assert supervisor._recovery.engine_epoch == 2
+    assert continue_a_stream(supervisor, 60) == 2

@@ -1,21 +1,18 @@
 """Real workers that wait forever for their model: a first start ends, and streams outlive a later one."""
 
-import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.processes.child import MODULES
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, ServerConfig
-from paged_serve.protocol.messages.sampling_params import SamplingParams
+
+from .replaced_worker import continue_a_stream
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
-PARAMS = SamplingParams(max_tokens=400, temperature=0.0, ignore_eos=True)
 IMPORTS_WITHIN_S = 20.0  # torch, without progress; on a busy machine a load that takes longer is repeated
 
 
@@ -23,7 +20,7 @@ IMPORTS_WITHIN_S = 20.0  # torch, without progress; on a busy machine a load tha
 def supervisor(monkeypatch, tmp_path_factory):
     """An engine without frontends, for a time without progress."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "poisoned"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "poisoned"))
 
     def make(stuck_epoch: int, load_timeout_s: float) -> Supervisor:
         monkeypatch.setenv("STUCK_EPOCH", str(stuck_epoch))
@@ -48,19 +45,4 @@ def test_a_first_start_ends_with_the_reason_and_the_option(supervisor):
 
 @pytest.mark.nightly
 def test_a_stream_continues_when_its_new_worker_never_gets_its_model(supervisor):
-    running = supervisor(1, IMPORTS_WITHIN_S)
-    running.start()
-    running.wait_ready(120)
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    with ExitStack() as ends:
-        ends.callback(thread.join, 60)
-        ends.callback(running.stop)
-        client = ends.enter_context(Client.connect(running.run_dir))
-        undisturbed = [token for delta in client.submit([1, 2, 3], PARAMS) for token in delta.token_ids]
-        stream = iter(client.submit([1, 2, 3], PARAMS))
-        tokens = [*next(stream).token_ids]
-        running._processes.of_role("worker")[0].process.kill()
-        tokens += [token for delta in stream for token in delta.token_ids]
-        assert tokens == undisturbed
-        assert running._recovery.engine_epoch >= 2
+    assert continue_a_stream(supervisor(1, IMPORTS_WITHIN_S), 120) >= 2
