@@ -70,10 +70,12 @@ def weight_of(form, outputs, inputs):
             return values.to(form)
 
 
-def computes_some(pool, form, rows):
+def computes_some(pool, form, rows, segments):
     """Products of few rows have no time for it; those by AMX's tiles, as of int8 in either order, do not know of it."""
     is_by_tiles = form == "int8" and (pool.library.isa == "amx" or has_emulated_tiles)
-    return rows == 100 and not is_by_tiles
+    # of segments, few rows at a time are multiplied, for which the libraries of Intel's processors have small chunks
+    has_small_chunks = pool.library.isa in ("avx512fma", "amx") and segments > 1 and form in (torch.float32, "int8")
+    return rows == 100 and not is_by_tiles and not has_small_chunks
 
 
 @pytest.mark.long_in_software  # the tests above and below compare the portable sums
@@ -96,9 +98,10 @@ def test_a_product_that_computes_some_of_it_changes_no_bit(cpu_pools, form, segm
             sums, early = torch.full((rows, deltas.width), torch.nan), torch.full((rows, 1780), torch.nan)
             lora_announce(pool, deltas, groups.table, case.x, sums, early if whole else None)
             y = gemm(pool, x, weight, out_dtype=y_dtype, segments=segments)
-            assert (~sums.isnan()).any() == computes_some(pool, form, rows)
+            some = computes_some(pool, form, rows, segments)
+            assert (~sums.isnan()).any() == some
             if pool is cpu_pools[0]:  # a thread may come too late for its share, and the rest then waits for that
-                assert (~early.isnan()).any() == (computes_some(pool, form, rows) and whole)
+                assert (~early.isnan()).any() == (some and whole)
             lora_shrink(pool, deltas, groups.table, case.x, sums)
             lora_expand(pool, deltas, groups.table, sums.unsqueeze(0), y, early if whole else None)
             assert_same_bits(y, expected)
