@@ -43,9 +43,11 @@ class Tokenizer:
     def __init__(self, folder: str):
         path = Path(folder)
         if not (path / "tokenizer.json").is_file():
+            needed = "`pip install sentencepiece protobuf` and " if (path / "tokenizer.model").is_file() else ""
             raise ConfigError(
                 f"{folder} has no tokenizer.json; point --tokenizer at a folder that has one, or convert the slow "
-                "tokenizer once with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+                f"tokenizer once, with {needed}transformers: "
+                "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
         with _understood(path / "tokenizer.json"):
             self._load(path)

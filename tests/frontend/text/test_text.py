@@ -242,6 +242,9 @@ def test_the_beginning_of_sequence_token_follows_the_tokenizer_config(sentence_p
 def test_a_folder_without_a_tokenizer_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"no tokenizer\.json.*--tokenizer"):
         Tokenizer(str(tmp_path))
+    (tmp_path / "tokenizer.model").touch()  # transformers reads it with two packages that nothing else needs
+    with pytest.raises(ConfigError, match=r"with `pip install sentencepiece protobuf` and transformers: AutoTokenizer"):
+        Tokenizer(str(tmp_path))
 
 
 def test_unreadable_files_are_named(tmp_path):
