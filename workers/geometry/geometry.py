@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -85,10 +85,14 @@ class Geometry:
     gate_cuts: tuple[float | None, ...] = ()  # None: as they are. Empty: in all layers
 
     def with_sizes_of_layers(self, **sizes: Sequence[int]) -> "Geometry":
-        """The same with `sizes` of each layer; fields of LayerSizes without any are those of the whole model."""
-        common = {name: getattr(self, name) for name in LayerSizes._fields if name not in sizes}
-        each = (dict(zip(sizes, values, strict=True)) for values in zip(*sizes.values(), strict=True))
-        return replace(self, layer_sizes=tuple(LayerSizes(**common, **found) for found in each))
+        """The same with `sizes` of each layer; one that all layers share, or that is not given, is of the model."""
+        common: dict[str, Any] = {name: values[0] for name, values in sizes.items() if len(set(values)) == 1}
+        whole, of_layers = replace(self, **common), {name: sizes[name] for name in sizes if name not in common}
+        if not of_layers:
+            return whole
+        shared = {name: getattr(whole, name) for name in LayerSizes._fields if name not in of_layers}
+        each = (dict(zip(of_layers, values, strict=True)) for values in zip(*of_layers.values(), strict=True))
+        return replace(whole, layer_sizes=tuple(LayerSizes(**shared, **found) for found in each))
 
     def of_layer(self, layer: int) -> "Geometry":
         """The same with the sizes of that layer."""

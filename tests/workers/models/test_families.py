@@ -158,6 +158,17 @@ def test_half_precision_of_post_norms_is_as_accurate_as_in_transformers(dtype, t
         assert (found - exact).square().mean() < 1.2 * (half_logits - exact).square().mean()
 
 
+def test_layers_whose_heads_are_all_of_the_other_size_agree_with_transformers(tmp_path, pools):
+    """As of a Gemma 4 without windows: `head_dim` and `num_key_value_heads` are those of no layer."""
+    fields = {"layer_types": ("full_attention",) * 2, "num_hidden_layers": 2}
+    write_checkpoint("gemma4-keys-as-values", tmp_path, fields=fields)
+    prompt = random_tokens(60)
+    expected = reference_logits(transformers_model(tmp_path), prompt)
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        torch.testing.assert_close(loop.prefill(loop.row(prompt)), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("variant", ["gpt2-relu-untied", "phi3", "gpt-neox", "phi"])
 def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, pools):
     write_checkpoint(variant, tmp_path)

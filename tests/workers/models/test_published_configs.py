@@ -84,13 +84,17 @@ NOT_AT_HAND = {
     "GraniteMoeSWAForCausalLM",
 }
 WIDE = 5120  # models of this width and more have one layer, others two
+WIDE_EXPERTS = 100_000  # likewise, of all experts together: two of Mixtral's layers take 21 GB
 
 
 def cut(name: str) -> dict[str, Any]:
     """The configuration with few layers and, but for one, few tokens."""
     config = CONFIGS[name]
     layers = next(field for field in ("n_layer", "n_layers", "num_layers", "num_hidden_layers") if field in config)
-    config = config | {layers: 1 if config.get("hidden_size", 0) >= WIDE else 2}
+    experts = min(8, config.get("num_local_experts", 0))
+    of_experts = experts * config["intermediate_size"] if experts else 0
+    is_wide = config.get("hidden_size", 0) >= WIDE or of_experts >= WIDE_EXPERTS
+    config = config | {layers: 1 if is_wide else 2}
     if "layer_types" in config:
         config |= {"layer_types": config["layer_types"][: config[layers]]}
     if config["model_type"].startswith("lfm2"):  # a layer of each kind; the second one may have experts
