@@ -58,7 +58,8 @@ def test_time_limits_are_met_or_refused_at_once(seed):
     assert len(served) > 800  # as many as without a limit
     assert max(asked.first_token_s for asked in served) < 2.0 + 0.5  # a request that runs at its deadline continues
     assert len(expired) < 0.2 * len(served)
-    assert all(asked.rejected_s == pytest.approx(0.0, abs=0.2) for asked in refused)
+    # less than 0 within a step, when the clock still shows its start
+    assert max(asked.rejected_s for asked in refused) < 0.2
     assert all(asked.rejected.retry_after_s > 0 for asked in refused)
 
 
