@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenizers
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer, library_call
 from .conversation import TemplateInput
 from .special_text import Span, SpecialSpellings
 
@@ -111,7 +111,8 @@ class LiteralTokenizer:
         for span in own:
             pieces += [text[end : span.start], self._names[span.spelling]]
             end = span.start + len(span.spelling)
-        [encoding] = self._tokenizer.encode_batch_fast(["".join([*pieces, text[end:]])], add_special_tokens=False)
+        with library_call():
+            [encoding] = self._tokenizer.encode_batch_fast(["".join([*pieces, text[end:]])], add_special_tokens=False)
         return [self._ids.get(token, token) for token in encoding.ids]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.special_tokens import special_tokens
 
 from .text_growth import check_growth
@@ -25,6 +25,21 @@ PROBE = "Some text, 1 or 2 words.\n"  # a file may load without error and still 
 
 
 @contextlib.contextmanager
+def library_call() -> Iterator[None]:
+    """Turn a panic of the library, a BaseException, into InvalidRequest: some expressions panic at some texts."""
+    try:
+        yield
+    except BaseException as error:
+        if not _is_panic(error):
+            raise
+        raise InvalidRequest(f"the model's tokenizer fails on this text ({error}); send another text") from None
+
+
+def _is_panic(error: BaseException) -> bool:
+    return type(error).__name__ == "PanicException"
+
+
+@contextlib.contextmanager
 def _understood(path: Path) -> Iterator[None]:
     """Turn the library's errors into ConfigError: bare Exception for an unreadable file, BaseException for a panic."""
     try:
@@ -32,7 +47,7 @@ def _understood(path: Path) -> Iterator[None]:
     except ConfigError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not _is_panic(error):
             raise
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
@@ -101,7 +116,8 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        with library_call():
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         if not add_special_tokens or self._prefix_change is None:
             return ids
@@ -110,7 +126,8 @@ class Tokenizer:
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int | None], list[int]]:
         """Two texts as one prompt: (tokens, the text that each is of, None: of none, the tokens' types)."""
-        [encoding] = self._tokenizer.encode_batch_fast([(first, second)])
+        with library_call():
+            [encoding] = self._tokenizer.encode_batch_fast([(first, second)])
         ids, texts, types = list(encoding.ids), list(encoding.sequence_ids), list(encoding.type_ids)
         if self._prefix_change is None:
             return ids, texts, types
@@ -137,7 +154,8 @@ class Tokenizer:
         count = 0
         for start in range(0, len(text), size):
             piece = text[start : start + size]
-            [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
+            with library_call():
+                [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
             count += max(0, len(encoding) - PIECE_SLACK_TOKENS)
             if count > limit:
                 return count
@@ -145,7 +163,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence, replacement characters where its bytes are not UTF-8."""
-        [text] = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        with library_call():
+            [text] = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
+from paged_serve.frontend.conversation.prompt_encoder import LiteralTokenizer
 from paged_serve.frontend.text.detokenizer import Detokenizer
 from paged_serve.frontend.text.sequence_text import SequenceText
 from paged_serve.frontend.text.stop_strings import StopStrings
 from paged_serve.frontend.text.tokenizer import Tokenizer, words_to_token_ids
-from paged_serve.protocol.errors import ConfigError
+from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 
 EMOJI_TEXT = "naïve café 👩🏽‍🚀 flies 🚀 to 火星, 'tschüß' 🇩🇪 said. " * 3
@@ -291,3 +292,15 @@ def test_a_tokenizer_of_words_serves_models_that_do_not_generate(tmp_path):
     read.check_tasks(("embed", "classify"))
     with pytest.raises(ConfigError, match="the decoder WordPiece, and the model generates"):
         read.check_tasks(("generate", "embed"))
+
+
+def test_a_text_at_which_the_library_panics_is_refused(byte_level, tmp_path):
+    panics = tokenizers.Tokenizer.from_str(byte_level.to_json())
+    backtracks = pre_tokenizers.Split(Regex("(?:q|qq)+[bc]"), "isolated")  # exponential: the library gives up
+    panics.pre_tokenizer = pre_tokenizers.Sequence([backtracks, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer = saved(panics, tmp_path)
+    assert tokenizer.decode(tokenizer.encode("a cab")) == "a cab"
+    literal = LiteralTokenizer(tokenizer)
+    for encode, *others in ((tokenizer.encode,), (tokenizer.encode_pair, ""), (literal.encode, [])):
+        with pytest.raises(InvalidRequest, match="the model's tokenizer fails on this text"):
+            encode("q" * 60, *others)
