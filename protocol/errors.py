@@ -3,6 +3,8 @@
 # Why a request failed, in words that a client without access to the log may read, too.
 NO_TOKEN = "the model's output was not finite, so no token could be chosen"
 NO_VECTOR = "the model's output was not finite, so there is no vector"
+TOKENIZER_FAILS = "processes of the server failed whenever they tokenized its text"
+SHOWN_FAILURES = frozenset((NO_TOKEN, NO_VECTOR, TOKENIZER_FAILS))
 
 
 class PagedServeError(Exception):

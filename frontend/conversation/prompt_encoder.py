@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenizers
 
-from ..text.tokenizer import Tokenizer, library_call
+from ..text.tokenizer import Tokenizer
 from .conversation import TemplateInput
 from .special_text import Span, SpecialSpellings
 
@@ -80,6 +80,7 @@ class LiteralTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer):
+        self._original = tokenizer
         secret = secrets.token_hex(16)
         self._names = {
             spelling: f"[{secret}-{number}]" for number, spelling in enumerate(sorted(tokenizer.special_spellings))
@@ -111,7 +112,7 @@ class LiteralTokenizer:
         for span in own:
             pieces += [text[end : span.start], self._names[span.spelling]]
             end = span.start + len(span.spelling)
-        with library_call():
+        with self._original.library_call(text):
             [encoding] = self._tokenizer.encode_batch_fast(["".join([*pieces, text[end:]])], add_special_tokens=False)
         return [self._ids.get(token, token) for token in encoding.ids]
 

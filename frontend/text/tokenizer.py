@@ -12,6 +12,7 @@ import tokenizers
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.special_tokens import special_tokens
 
+from .poison_texts import PoisonTexts
 from .text_growth import check_growth
 from .token_bytes import bytes_of_token
 
@@ -22,17 +23,6 @@ MAX_SEARCHES = 256  # searches for tokens that contain a text, kept in a cache
 PIECE_SLACK_TOKENS = 64  # more than a cut between pieces can add
 _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>")
 PROBE = "Some text, 1 or 2 words.\n"  # a file may load without error and still be nonsense
-
-
-@contextlib.contextmanager
-def library_call() -> Iterator[None]:
-    """Turn a panic of the library, a BaseException, into InvalidRequest: some expressions panic at some texts."""
-    try:
-        yield
-    except BaseException as error:
-        if not _is_panic(error):
-            raise
-        raise InvalidRequest(f"the model's tokenizer fails on this text ({error}); send another text") from None
 
 
 def _is_panic(error: BaseException) -> bool:
@@ -64,6 +54,7 @@ class Tokenizer:
                 f"tokenizer once, with {needed}transformers: "
                 "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
             )
+        self.poison_texts: PoisonTexts | None = None  # of a server's frontend
         with _understood(path / "tokenizer.json"):
             self._load(path)
             self.decode(self.encode(PROBE))
@@ -114,9 +105,21 @@ class Tokenizer:
         """text -> id, of either the special or the other added tokens."""
         return {entry.content: token for token, entry in self.added_tokens.items() if entry.special == special}
 
+    @contextlib.contextmanager
+    def library_call(self, *texts: str) -> Iterator[None]:
+        """Context of a call of the library with these texts. Raises InvalidRequest when it panics, as some regular
+        expressions do at some texts."""
+        with contextlib.nullcontext() if self.poison_texts is None else self.poison_texts.noted("\0".join(texts)):
+            try:
+                yield
+            except BaseException as error:
+                if not _is_panic(error):
+                    raise
+                raise InvalidRequest(f"the model's tokenizer fails on this text ({error}); send another text") from None
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
-        with library_call():
+        with self.library_call(text):
             [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         if not add_special_tokens or self._prefix_change is None:
@@ -126,7 +129,7 @@ class Tokenizer:
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int | None], list[int]]:
         """Two texts as one prompt: (tokens, the text that each is of, None: of none, the tokens' types)."""
-        with library_call():
+        with self.library_call(first, second):
             [encoding] = self._tokenizer.encode_batch_fast([(first, second)])
         ids, texts, types = list(encoding.ids), list(encoding.sequence_ids), list(encoding.type_ids)
         if self._prefix_change is None:
@@ -154,7 +157,7 @@ class Tokenizer:
         count = 0
         for start in range(0, len(text), size):
             piece = text[start : start + size]
-            with library_call():
+            with self.library_call(piece):
                 [encoding] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)
             count += max(0, len(encoding) - PIECE_SLACK_TOKENS)
             if count > limit:
@@ -163,8 +166,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence, replacement characters where its bytes are not UTF-8."""
-        with library_call():
-            [text] = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        tokens = list(ids)
+        with self.library_call(str(tokens)):
+            [text] = self._tokenizer.decode_batch([tokens], skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -26,6 +26,7 @@ WORKERS_SOCKET = "workers.sock"
 FRONTEND_SOCKET = "frontend-{}.sock"  # of frontend 0, 1, …, for the other frontends
 ADMIN_SOCKET = "admin-{}.sock"  # of frontend 0, 1, …
 SECRET_FILE = "secret"
+POISON_TEXTS = "poison-texts"  # digests of texts that frontends may have ended from
 SHARED_MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 4 << 20  # the flight record of a process takes 128 KB
 MAX_PATH_BYTES = 100  # a unix socket's address holds 107 bytes, 103 on macOS

@@ -5,8 +5,7 @@ import math
 import msgspec
 
 from paged_serve.protocol.errors import (
-    NO_TOKEN,
-    NO_VECTOR,
+    SHOWN_FAILURES,
     EngineDead,
     InvalidRequest,
     Overloaded,
@@ -90,8 +89,8 @@ def http_error(error: Exception, request_id: str) -> HttpError:
         case RequestFailed(param=param) if param:
             return HttpError(400, str(error), param)
         case RequestFailed():
-            why = f": {error}" if str(error) in (NO_TOKEN, NO_VECTOR) else ""  # other reasons may name files
-            message = f"The engine cannot compute request {request_id}{why}; sending it again will not help."
+            why = f": {error}" if str(error) in SHOWN_FAILURES else ""  # other reasons may name files
+            message = f"The server cannot compute request {request_id}{why}; sending it again will not help."
             return HttpError(500, message, headers=DO_NOT_RETRY)
         case EngineDead():
             return HttpError(500, f"The engine failed on request {request_id}; sending it again may help.")

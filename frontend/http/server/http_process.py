@@ -21,7 +21,7 @@ from paged_serve.protocol.process.lifecycle import ChildProcess
 from paged_serve.protocol.process.lifeline import is_stopped
 from paged_serve.protocol.process.supervisor_watch import SupervisorWatch
 from paged_serve.protocol.transport.authentication import read_secret
-from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET
+from paged_serve.protocol.transport.run_dir import FRONTEND_SOCKET, POISON_TEXTS
 
 from ...admission import Admission, shutting_down
 from ...buffer_budget import BufferBudget
@@ -41,6 +41,7 @@ from .throughput_log import ThroughputLog
 from .uvicorn_server import UvicornServer, uvicorn_config
 
 if TYPE_CHECKING:
+    from ...text.poison_texts import PoisonTexts
     from ..routes.router import Router
     from ..service import Service, TextSide
 
@@ -105,6 +106,7 @@ class FrontendProcess:
         names = model.served_model_names or (Path(model.model).name,)
         self._stat_loggers = StatLoggers(model.plugins if child.index == 0 else (), names[0])
         configure_access_log(server.access_log)
+        self._poison_texts: PoisonTexts | None = None  # once the tokenizer is loaded
         self._reported_drained = False
         self._stopped = asyncio.Event()
 
@@ -175,6 +177,7 @@ class FrontendProcess:
             )
         )
         text, service, make_routers = await loop.run_in_executor(None, _load_text, child)
+        self._poison_texts = text.tokenizer.poison_texts
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
@@ -187,7 +190,8 @@ class FrontendProcess:
         child.control.send(control.Ready(text.facts() | tasks | self._admin.facts()))
         log.info("ready max_model_len=%d", self._client.limits.max_model_len)
         tenants = tenants_of(child.config.server, read_secret(child.run_dir))
-        if await router.resume_responses(tenants, predecessor_failed=child.predecessor_failed):
+        has_deadly = await router.resume_responses(tenants, predecessor_failed=child.predecessor_failed)
+        if has_deadly or (self._poison_texts is not None and self._poison_texts.has_found):
             child.control.send(control.PoisonEnded())
 
     async def _beat(self) -> None:
@@ -201,6 +205,8 @@ class FrontendProcess:
             if self._throughput_log is not None:
                 self._throughput_log.check(now, self._engine_stats())
             self._stat_loggers.check(self._engine_stats())
+            if self._poison_texts is not None:
+                self._poison_texts.check()
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure
@@ -246,11 +252,16 @@ class FrontendProcess:
 def _load_text(
     child: ChildProcess,
 ) -> "tuple[TextSide, type[Service], Callable[[Service], tuple[Router, Router]]]":
+    from ...text.poison_texts import PoisonTexts
     from ..routes.router import make_routers  # imported late, in a thread: /live answers meanwhile
     from ..service import Service, TextSide
 
     with unchanged(child.files):
         text = TextSide.load(child.config, child.run_dir)
+        record, num_frontends = Path(child.run_dir) / POISON_TEXTS, child.config.server.num_frontends
+        text.tokenizer.poison_texts = PoisonTexts(
+            record, child.index, num_frontends, predecessor_failed=child.predecessor_failed
+        )
         if text.template is not None:
             text.template.start()
     return text, Service, make_routers

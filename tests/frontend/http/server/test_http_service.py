@@ -127,7 +127,7 @@ def test_a_request_without_a_result_is_told_why(why):
     error = http_error(RequestFailed(why), "one")
     assert (error.status, error.message) == (
         500,
-        f"The engine cannot compute request one: {why}; sending it again will not help.",
+        f"The server cannot compute request one: {why}; sending it again will not help.",
     )
 
 
