@@ -1,6 +1,7 @@
 """Full file systems: the run directory's, and shared memory. Each server has its own."""
 
 import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -70,6 +71,42 @@ def test_a_full_run_directory_ends_no_process_and_a_replacement_runs_without_a_r
         server.wait_for_text("is not recorded")
         server.process.terminate()
         assert server.process.wait(60) == 0
+    finally:
+        server.close()
+
+
+def ask(server: ServerProcess, method: str, path: str, **body: object) -> tuple[int, dict]:
+    with server.ask(method, path, {"temperature": 0, **body} if body else None) as response:
+        return response.status, json.loads(response.read() or b"{}")
+
+
+def test_without_room_for_stored_responses_only_those_are_refused_and_background_responses_wait(folder):
+    stored = folder / "stored"
+    stored.mkdir()
+    store = ("--store-responses", str(stored), "--no-standby-workers")
+    server = ServerProcess(folder, *store, within=within(stored, "1m"))
+    try:
+        server.wait_ready()
+        undisturbed = server.complete()
+        short = {"input": "What is the capital of France?", "max_output_tokens": 20}
+        _, earlier = ask(server, "POST", "/v1/responses", **short)
+        _, waiting = ask(server, "POST", "/v1/responses", **{**short, "background": True, "max_output_tokens": 1500})
+        inside = Path(f"/proc/{server.process.pid}/root{stored}")
+        fill(inside)
+        for body in (short, {**short, "previous_response_id": earlier["id"]}, {**short, "background": True}):
+            while (answer := ask(server, "POST", "/v1/responses", **body))[0] == 200:
+                pass  # the file's last pages have room
+            assert answer[0] == 503, answer
+            assert "send store: false" in answer[1]["error"]["message"]
+        server.wait_for_text("the stored responses cannot be used")
+        assert ask(server, "POST", "/v1/responses", **short, store=False)[0] == 200
+        assert ask(server, "GET", f"/v1/responses/{earlier['id']}")[1]["output"] == earlier["output"]
+        server.children()["frontend"].kill()
+        assert server.complete_when_ready() == undisturbed
+        (inside / "full").unlink()
+        while (answer := ask(server, "GET", f"/v1/responses/{waiting['id']}")[1])["status"] != "completed":
+            assert answer["status"] in ("queued", "in_progress"), answer
+        assert ask(server, "POST", "/v1/responses", **short)[0] == 200
     finally:
         server.close()
 

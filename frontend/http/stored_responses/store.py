@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import hmac
+import logging
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
@@ -17,6 +19,10 @@ from ..exchange.errors import HttpError
 from .background_run import BackgroundRun, Ended
 from .database import Database, Items, Row
 
+log = logging.getLogger(__name__)
+
+WARNS_EVERY_S = 60.0  # while the file fails; requests fail more often
+
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
@@ -28,6 +34,7 @@ class StoredResponses:
         self._database = database
         self._index, self._num_frontends = index, num_frontends
         self._thread = ThreadPoolExecutor(1, "responses")
+        self._warns_at = 0.0
         self.runs: dict[tuple[bytes, str], BackgroundRun] = {}  # by caller and id
         self._accepting: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
         self.resumed = asyncio.Event()  # set when `runs` has the unfinished responses of an earlier process
@@ -117,5 +124,8 @@ class StoredResponses:
         try:
             return await loop.run_in_executor(self._thread, lambda: function(self._database, *args, **kwargs))
         except sqlite3.Error as error:
+            if (now := time.monotonic()) >= self._warns_at:
+                self._warns_at = now + WARNS_EVERY_S
+                log.warning("the stored responses cannot be used: %s", error)
             message = f"The stored responses cannot be used: {error}. Try again, or send store: false."
             raise HttpError(503, message) from error
