@@ -200,13 +200,13 @@ class FrontendProcess:
         while not self._child.stop_requested:
             step += 1
             now = time.monotonic()
-            self._child.heartbeat(now, step)
+            if self._poison_texts is not None:  # while files are loaded, silence shows that they do not arrive
+                self._child.heartbeat(now, step)
+                self._poison_texts.check()
             self._supervisor_watch.check(now)
             if self._throughput_log is not None:
                 self._throughput_log.check(now, self._engine_stats())
             self._stat_loggers.check(self._engine_stats())
-            if self._poison_texts is not None:
-                self._poison_texts.check()
             self._read_control()
             if self._client is not None and self._client.failure is not None:
                 raise self._client.failure
