@@ -1,5 +1,6 @@
 """Log-probabilities in the forms of OpenAI's completions and of vLLM's prompt_logprobs."""
 
+import codecs
 import functools
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from ...text.tokenizer import Tokenizer
 from ..service import Service
 from .answers import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob
 
+UTF8_CONTINUATION = range(0x80, 0xC0)  # bytes within a character
 LOWEST = -9999.0  # JSON has no infinity
 
 
@@ -33,18 +35,27 @@ class CompletionLogprobsWriter:
         self.offset = 0
         self._num_top = num_top
         self._text = text
+        self._bytes_of = tokenizer.token_bytes
         self._name = id_name if names_ids else functools.partial(token_name, tokenizer)
 
     def write(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
         """`logprobs` has one entry per token; None for the first token of a prompt."""
         answer = CompletionLogprobs(text_offset=[], token_logprobs=[], tokens=[], top_logprobs=[])
         for token, entry in zip(token_ids, logprobs, strict=True):
-            answer.text_offset.append(self.offset)
+            text = self._text.push(token)
+            answer.text_offset.append(self.offset + self._num_replaced(token, text))
             answer.tokens.append(self._name(token))
-            self.offset += len(self._text.push(token))
+            self.offset += len(text)
             answer.token_logprobs.append(None if entry is None else max(entry.logprobs[0], LOWEST))
             answer.top_logprobs.append(None if entry is None else self._top(entry))
         return answer
+
+    def _num_replaced(self, token: int, text: str) -> int:
+        """The characters of `text`, which the token completes, that replace bytes of earlier tokens: a half character
+        shows as U+FFFD only when the next one begins."""
+        if not text.startswith("\ufffd") or (raw := self._bytes_of(token))[0] in UTF8_CONTINUATION:
+            return 0
+        return len(text) - len(codecs.getincrementaldecoder("utf-8")("replace").decode(raw))
 
     def _top(self, entry: TokenLogprobs) -> dict[str, float]:
         ids, values = entry.token_ids, entry.logprobs

@@ -2,6 +2,10 @@
 
 import pytest
 
+from paged_serve.frontend.http.openai.logprobs import CompletionLogprobsWriter
+from paged_serve.frontend.text.detokenizer import Detokenizer
+from paged_serve.frontend.text.tokenizer import Tokenizer
+
 from ...http_server import Server, joined
 
 
@@ -16,6 +20,15 @@ def test_completion_logprobs_carry_offsets(folder):
     parts = [c["choices"][0]["logprobs"] for c in chunks]
     assert [t for part in parts for t in part["tokens"]] == whole["tokens"]
     assert [t for part in parts for t in part["text_offset"]] == whole["text_offset"]
+
+
+def test_a_character_that_does_not_end_takes_the_place_of_its_replacement(folder):
+    tokenizer = Tokenizer(str(folder))
+    half = tokenizer.encode("é")[:1]
+    ids = [*tokenizer.encode("a"), *half, *tokenizer.encode("b"), *half, *tokenizer.encode("éc")]
+    writer = CompletionLogprobsWriter(tokenizer, 0, Detokenizer(tokenizer))
+    assert tokenizer.decode(ids) == "a�b�éc"
+    assert writer.write(ids, [None] * len(ids)).text_offset == [0, 1, 2, 3, 4, 4, 5]
 
 
 def test_echo_returns_the_prompt_and_its_logprobs(folder):
