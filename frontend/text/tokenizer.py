@@ -115,7 +115,7 @@ class Tokenizer:
             except BaseException as error:
                 if not _is_panic(error):
                     raise
-                raise InvalidRequest(f"the model's tokenizer fails on this text ({error}); send another text") from None
+                raise InvalidRequest("the model's tokenizer fails on this text; send another one") from error
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         # A batch of one: only the library's batch functions let other threads run meanwhile.
