@@ -59,12 +59,12 @@ class ChatTemplate:
         self._variables = dict(variables or {})
         self._mark = ""
         self._templates: dict[str, jinja2.Template] = {}
-        self._tools_names: dict[jinja2.Template, str] = {}
+        self._read_names: dict[jinja2.Template, Collection[str]] = {}
         self._found_needs: dict[jinja2.Template, TemplateNeeds] = {}
         for name, text in sources.items():
             try:
                 self._templates[name] = template = environment.from_string(text)
-                self._tools_names[template] = _tools_name(meta.find_undeclared_variables(environment.parse(text)))
+                self._read_names[template] = meta.find_undeclared_variables(environment.parse(text))
             except jinja2.TemplateError as error:
                 raise ConfigError(f"chat template {name!r} does not compile: {error}") from None
             except _ERRORS as error:  # the compiler evaluates constants
@@ -82,25 +82,30 @@ class ChatTemplate:
         moment: float | None = None,
         utc_offset_s: int = 0,
         mark: str = "",
+        documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str:
         """The prompt. `moment`, in seconds since 1970 (None: now), and `utc_offset_s` are the template's clock;
         `mark`: a character that is not escaped when a template writes JSON.
 
-        Raises InvalidRequest if the template refuses the messages or cannot render them.
+        Raises InvalidRequest if the template refuses the messages or cannot render them, or ignores the documents.
         """
         self._mark = mark
-        messages = self._needs(bool(tools)).adapted(messages)
+        template = self._template(bool(tools), bool(documents))
+        if documents and "documents" not in self._read_names[template]:
+            raise InvalidRequest(
+                "the model's chat template does not read documents; put their text into a message", "documents"
+            )
+        messages = self._needs(template).adapted(messages)
         if continue_final_message:
             messages = with_mark(messages)
-        template = self._template(bool(tools))
         values = {
             "strftime_now": _clock(moment, utc_offset_s),
             **kwargs,
             "messages": messages,
             "tools": tools,
-            self._tools_names[template]: tools,
-            "documents": None,
+            _tools_name(self._read_names[template]): tools,
+            "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._text(template, values)
@@ -109,11 +114,12 @@ class ChatTemplate:
     def probe(self) -> None:
         """Have each template render a short message. A failure is not an error, as templates may refuse roles."""
         for with_tools in (False, True):
-            self._needs(with_tools)
+            self._needs(self._template(with_tools))
 
-    def _template(self, with_tools: bool) -> jinja2.Template:
-        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
-        return self._templates.get(name) or next(iter(self._templates.values()))
+    def _template(self, with_tools: bool, with_documents: bool = False) -> jinja2.Template:
+        wanted = [name for name, given in (("rag", with_documents), ("tool_use", with_tools)) if given]
+        name = next((name for name in (*wanted, "default") if name in self._templates), next(iter(self._templates)))
+        return self._templates[name]
 
     def _text(self, template: jinja2.Template, values: Mapping[str, Any]) -> str:
         try:
@@ -129,8 +135,8 @@ class ChatTemplate:
                 "messages",
             ) from None
 
-    def _needs(self, with_tools: bool) -> TemplateNeeds:
-        template, clock = self._template(with_tools), _clock(0.0, 0)
+    def _needs(self, template: jinja2.Template) -> TemplateNeeds:
+        clock = _clock(0.0, 0)
 
         def attempt(messages: Sequence[Mapping[str, Any]]) -> str:
             values = {"tools": None, "documents": None, "add_generation_prompt": False, "strftime_now": clock}

@@ -17,6 +17,7 @@ from .messages import (
     MAX_JSON_DEPTH,
     ChatMessage,
     Conversation,
+    Documents,
     Function,
     FunctionCall,
     Messages,
@@ -51,6 +52,8 @@ class ConversationFields(Protocol):
     def messages(self) -> Messages: ...
     @property
     def tools(self) -> Tools | None: ...
+    @property
+    def documents(self) -> Documents | None: ...
     @property
     def add_generation_prompt(self) -> bool | None: ...
     @property
@@ -88,6 +91,9 @@ def template_input(
 ) -> TemplateInput:
     """The template's input; `raw`: the JSON that `body` was decoded from. Raises InvalidRequest for invalid content."""
     kwargs = {**default_kwargs, **_of_fields(body), **_checked_kwargs(body.chat_template_kwargs)}
+    if body.documents:
+        check_depth(body.documents, "documents")
+        kwargs["documents"] = body.documents
     goes_on = bool(body.continue_final_message)
     if goes_on and body.add_generation_prompt:
         raise InvalidRequest(

@@ -10,6 +10,7 @@ from .sent_back import WithFunctionCall, WithMessage, WithPart, WithTool, WithTo
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
+MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_KWARGS = 16
 MAX_JSON_DEPTH = 64
 
@@ -83,11 +84,16 @@ Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
 Functions = Annotated[list[Function], Meta(max_length=MAX_TOOLS)]
 
 
+# Passed to the template as sent: templates read different keys, most often title and text.
+Documents = Annotated[list[Annotated[dict[str, Any], Meta(min_length=1)]], Meta(max_length=MAX_DOCUMENTS)]
+
+
 class Conversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The input of a chat template."""
 
     messages: Messages
     tools: Tools | None = None
+    documents: Documents | None = None
     add_generation_prompt: bool | None = None  # default: true, unless the final message is continued
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None

@@ -52,6 +52,7 @@ class Rendered(msgspec.Struct, omit_defaults=True):
 
     text: str = ""
     refusal: str = ""
+    param: str = "messages"  # the field that is refused
 
 
 def render(template: "ChatTemplate", rendering: Rendering) -> Rendered:
@@ -67,7 +68,7 @@ def render(template: "ChatTemplate", rendering: Rendering) -> Rendered:
             **rendering.kwargs,
         )
     except InvalidRequest as refused:
-        return Rendered(refusal=_encodable(str(refused)))
+        return Rendered(refusal=_encodable(str(refused)), param=refused.param or "messages")
     except MemoryError:
         return Rendered(refusal=f"{SUBJECT} needs more than {MAX_MEMORY_BYTES >> 20} MiB for these messages")
     if len(text) > MAX_TEXT_CHARS:

@@ -70,7 +70,7 @@ class TemplateRenderer:
         except OutOfTime:
             raise InvalidRequest(TOO_LONG, "messages") from None
         if rendered.refusal:
-            raise InvalidRequest(rendered.refusal, "messages")
+            raise InvalidRequest(rendered.refusal, rendered.param)
         return rendered.text
 
     def start(self) -> None:

@@ -44,7 +44,7 @@ UNSUPPORTED = {
     "context_management": UnsupportedField("conversations are not truncated", "a shorter conversation", ([],)),
     "conversation": UnsupportedField("conversations are not stored", "input with the whole conversation"),
     "do_sample": UnsupportedField(instead="temperature: 0 for greedy sampling", nothing=(True,)),
-    "documents": UnsupportedField(instead="a message with their text", nothing=([],)),
+    "documents": UnsupportedField(_OF_CHATS, _CHAT, ([],)),
     "echo": UnsupportedField("an answer is only the assistant's message", nothing=(False,)),
     "early_stopping": UnsupportedField("a beam search ends when all beams have ended", nothing=(False,)),
     "ec_transfer_params": UnsupportedField(nothing=({},)),

@@ -117,6 +117,7 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template: str | None = None,
@@ -141,6 +142,7 @@ class AsyncLLM:
                 tool_choice,
                 parallel_tool_calls,
                 tokenization(tokenization_kwargs),
+                documents,
             )
             return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
 

@@ -134,6 +134,7 @@ class LLM(PoolingMethods):
         *,
         use_tqdm: bool | MakeBar = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template: str | None = None,
@@ -160,6 +161,7 @@ class LLM(PoolingMethods):
             tool_choice,
             parallel_tool_calls,
             tokenization(tokenization_kwargs),
+            documents,
         )
         several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
         conversations = messages if several else [messages]

@@ -46,11 +46,14 @@ class ChatOptions:
     tool_choice: str | Mapping[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     tokenization: Tokenization = AS_USUAL
+    documents: Sequence[Mapping[str, Any]] | None = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the body of /v1/chat/completions with these options."""
         names = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
-        return {name: getattr(self, name) for name in (*names, "tools", "tool_choice", "parallel_tool_calls")}
+        return {
+            name: getattr(self, name) for name in (*names, "tools", "documents", "tool_choice", "parallel_tool_calls")
+        }
 
 
 class ModelText:

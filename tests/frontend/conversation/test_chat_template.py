@@ -262,3 +262,10 @@ def test_a_list_of_anything_but_named_templates_is_refused(entry, tmp_path: Path
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [entry]}))
     with pytest.raises(ConfigError, match=r"tokenizer_config.json: chat_template must be a string or a list of"):
         model_template(str(tmp_path), tokenizer)
+
+
+def test_documents_choose_the_template_named_rag():
+    template = ChatTemplate({"default": "plain", "tool_use": "tools", "rag": "{{ documents[0].text }}"})
+    documents, tools = [{"text": "sea"}], [{"name": "f"}]
+    assert template.render(HELLO, documents=documents) == "sea"
+    assert (template.render(HELLO), template.render(HELLO, tools=tools)) == ("plain", "tools")

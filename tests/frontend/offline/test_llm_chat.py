@@ -33,11 +33,14 @@ def test_chats_are_rendered_by_the_models_template(start):
     assert (one.prompt, one.prompt_token_ids) == (" 5 6 7", [5, 6, 7])
     assert [result.prompt_token_ids for result in many] == [[5, 6, 3], [5, 3]]
     (other,) = llm.chat(talk, params(), chat_template="9", chat_template_kwargs={"deep": True})
+    (found,) = llm.chat(talk, params(), chat_template="{{ documents[0].text }}", documents=[{"text": "8"}])
+    with pytest.raises(InvalidRequest, match="does not read documents"):
+        llm.chat(talk, params(), documents=[{"text": "8"}])
     with pytest.raises(InvalidRequest, match=r"chat_template has '\\ud83d', half of a surrogate pair, at 1"):
         llm.chat(talk, params(), chat_template="a\ud83d")
     with pytest.raises(InvalidRequest, match=r"chat_template is 5; it must be of the class str"):
         llm.chat(talk, params(), chat_template=5)
-    assert other.prompt_token_ids == [9]
+    assert (other.prompt_token_ids, found.prompt_token_ids) == ([9], [8])
     (more,) = llm.chat(talk, params(), add_generation_prompt=False, continue_final_message=True)
     assert more.prompt_token_ids == [5, 6]
     with pytest.raises(InvalidRequest, match="are both true; set only one"):

@@ -12,6 +12,7 @@ from paged_serve.protocol.messages.samplers import RepetitionDetection
 from paged_serve.protocol.messages.structured_outputs import StructuredOutputsParams
 
 from ....conversation.messages import (
+    Documents,
     Functions,
     Label,
     Messages,
@@ -191,6 +192,7 @@ class ChatFields(BeamFields, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: Functions | None = None  # the older form of tools
     function_call: str | dict[str, Any] | None = None
+    documents: Documents | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
@@ -233,6 +235,7 @@ class TokenizeTextRequest(_Body, frozen=True, kw_only=True):
 class ApplyTemplateRequest(_Body, frozen=True, kw_only=True):
     messages: Messages
     tools: Tools | None = None
+    documents: Documents | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateKwargs | None = None
@@ -279,7 +282,15 @@ def with_vocabulary(body: Body, vocab_size: int) -> Body:
 def without_prompt(body: Body) -> Body:
     """A copy to keep during the answer, without the fields that became prompt and parameters."""
     large = (
-        *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "chat_template_kwargs", "logit_bias"),
-        *("allowed_token_ids", "bad_words", "response_format", "structured_outputs", "metadata", "prediction"),
+        *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "documents", "chat_template_kwargs"),
+        *(
+            "logit_bias",
+            "allowed_token_ids",
+            "bad_words",
+            "response_format",
+            "structured_outputs",
+            "metadata",
+            "prediction",
+        ),
     )
     return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})

@@ -92,6 +92,46 @@ def test_the_last_message_is_continued(folder, tmp_path):
     assert server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids).endswith("He</><go>")
 
 
+RAG = (
+    "{% for d in documents or [] %}{{ d | tojson }}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+)
+DOCUMENTS = [{"title": "a", "text": "<|end|>"}, {"id": 7}]
+READ_DOCUMENTS = '{"title": "a", "text": "<|end|>"}{"id": 7}<user>hi'
+
+
+def test_documents_reach_the_template(folder, tmp_path):
+    (tmp_path / "rag.jinja").write_text(RAG)
+    server = Server(folder, options={"chat_template": str(tmp_path / "rag.jinja")})
+    body = {"messages": TALK[:1], "documents": DOCUMENTS}
+    assert server.good("/apply-template", body)["prompt"] == READ_DOCUMENTS
+    server.chat(**body)
+    ids = server.engine.requests[0].prompt_token_ids
+    assert server.tokenizer.decode(ids, False) == READ_DOCUMENTS
+    assert len(ids) == len(READ_DOCUMENTS)  # one token a byte: the text of a document spells no special token
+    assert server.good("/tokenize", body)["tokens"] == server.engine.requests[0].prompt_token_ids
+    for nothing in ([], None):
+        assert server.good("/apply-template", {**body, "documents": nothing})["prompt"] == "<user>hi"
+
+
+@pytest.mark.parametrize(
+    ("documents", "param", "reason"),
+    [
+        ([{"text": "x"}], "documents", "does not read documents; put their text into a message"),
+        ([{}], "documents[0]", "length >= 1"),
+        (["x"], "documents[0]", "expected object, got str"),
+        ([{"text": "x"}] * 1025, "documents", "length <= 1024"),
+    ],
+)
+def test_documents_that_would_be_ignored_are_refused(folder, documents, param, reason):
+    server = Server(folder)
+    body = {"messages": TALK[:1], "documents": documents}
+    error = server.ask("POST", "/v1/chat/completions", body).json()["error"]
+    assert (error["code"], error["param"]) == (400, param)
+    assert reason in error["message"]
+    assert not server.engine.requests
+
+
 def test_the_rendered_text_of_a_template_is_returned(folder):
     server = Server(folder)
     body = {"messages": [{"role": "user", "content": "hi<|end|>"}], "chat_template_kwargs": {"shout": True}}
