@@ -29,8 +29,8 @@ from ..adapters.lora_requests import LoRARequest, LoraRequests
 from ..client.async_client import AsyncClient
 from ..client.request_terms import instance_of
 from ..config.llm_options import config_of
+from ..text.model_tokenizer import ModelTokenizer
 from ..text.off_loop import LONG, off_loop, text_threads
-from ..text.tokenizer import Tokenizer
 from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit, unused_id
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
@@ -206,9 +206,9 @@ class AsyncLLM:
         await self.start()
         return self._engine.supervisor.facts()
 
-    async def get_tokenizer(self) -> Tokenizer:
+    async def get_tokenizer(self) -> ModelTokenizer:
         await self.start()
-        return self._text.tokenizer
+        return self._text.model_tokenizer()
 
     async def get_default_sampling_params(self) -> SamplingParams:
         """A copy of the sampling parameters that `generate` uses by default; its fields may be set."""

@@ -27,7 +27,7 @@ from ..client.request_terms import instance_of
 from ..client.sync_client import Client
 from ..config.llm_options import config_of
 from ..text.beam_search import BeamSearchParams, check_beam_width
-from ..text.tokenizer import Tokenizer
+from ..text.model_tokenizer import ModelTokenizer
 from .batch import Batch, Job
 from .beam_search import BeamSearchOutput, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
@@ -206,8 +206,8 @@ class LLM(PoolingMethods):
         """The address for `Client.connect`, in this process and other processes of the same user."""
         return self._engine.run_dir
 
-    def get_tokenizer(self) -> Tokenizer:
-        return self._text.tokenizer
+    def get_tokenizer(self) -> ModelTokenizer:
+        return self._text.model_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The sampling parameters that `generate` uses by default, from generation_config.json and vLLM's defaults.

@@ -28,6 +28,7 @@ from ..pooling.texts import PoolingTexts
 from ..structured_outputs.choices import without_bad_words
 from ..structured_outputs.helper_messages import added_tokens
 from ..structured_outputs.in_process import with_grammar
+from ..text.model_tokenizer import ModelTokenizer
 from ..text.tokenizer import Tokenizer
 from .chat_message import ChatReading
 from .outputs import generated
@@ -66,6 +67,7 @@ class ModelText:
         self.pooling = PoolingTexts(self.tokenizer, self.encoder, PoolingFiles.load(config.model))
         self.default_params = SamplingParams(**sampling_defaults(config.model))
         templates = model_template(folder, self.tokenizer, config.server.chat_template)
+        self._templates = templates
         sources = () if templates is None else templates.sources.values()
         self._formats = model_formats(sources, config.server.tool_call_parser, config.server.reasoning_parser)
         self._renderer = None if templates is None else TemplateRenderer(templates)
@@ -76,6 +78,15 @@ class ModelText:
     def changeable_default_params(self) -> SamplingParams:
         fields = {name: getattr(self.default_params, name) for name in SamplingParams.__struct_fields__}
         return ChangeableSamplingParams(**fields)
+
+    def model_tokenizer(self) -> ModelTokenizer:
+        def rendered(conversation: Any, **options: Any) -> tuple[str, list[int]]:
+            prompt = self.chat_prompt(conversation, ChatOptions(**options))
+            return prompt.text or "", prompt.token_ids or []
+
+        sources = {} if self._templates is None else dict(self._templates.sources)
+        template = sources if len(sources) > 1 else next(iter(sources.values()), None)
+        return ModelTokenizer(self.tokenizer, template, rendered)
 
     def chat_prompt(self, conversation: Any, options: ChatOptions) -> Prompt:
         """One conversation as text and tokens. Blocks while a separate process renders the template.

@@ -175,7 +175,7 @@ class Tokenizer:
         """The text that the token adds to the text before it; empty for an id outside the vocabulary."""
         known = self._bytes.get(token_id)
         if known is None:
-            token = self._tokenizer.id_to_token(token_id)
+            token = self.token(token_id)
             known = self._bytes[token_id] = b"" if token is None else self._bytes_of(token)
         return known
 
@@ -188,11 +188,20 @@ class Tokenizer:
         if (known := self._found.get(text)) is not None:
             return known
         sought = text.encode()
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        found = tuple(token for spelling, token in vocabulary.items() if sought in self._bytes_of(spelling))
+        found = tuple(token for spelling, token in self.vocabulary().items() if sought in self._bytes_of(spelling))
         found = found or tuple(self.encode(text, add_special_tokens=False)[-1:])
         if len(self._found) < MAX_SEARCHES:
             self._found[text] = found
+        return found
+
+    def vocabulary(self) -> dict[str, int]:
+        """spelling -> id, added tokens included. Slow."""
+        found: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return found
+
+    def token(self, token_id: int) -> str | None:
+        """The spelling of a token in the vocabulary."""
+        found: str | None = self._tokenizer.id_to_token(token_id)
         return found
 
     def token_id(self, token: str) -> int | None:
@@ -202,7 +211,7 @@ class Tokenizer:
 
     def longest_token_chars(self) -> int:
         """Characters of the longest token: a text of n characters has at least n / longest tokens. Slow."""
-        return max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)), default=1)
+        return max(map(len, self.vocabulary()), default=1)
 
     def _named_ends(self, folder: Path) -> tuple[int, ...]:
         """The end tokens that the files of this folder name; those of the model are in Welcome."""
