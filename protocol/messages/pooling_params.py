@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from ..parameter_keywords import WithKeywords
 from .message import MAX_STEP_FRAME_BYTES, Bytes, Count, Record, TokenId
 
 MAX_DIMENSIONS = 65536
@@ -14,7 +15,7 @@ Tasks = Annotated[tuple[Task, ...], Meta(max_length=8)]
 Dimensions = Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_DIMENSIONS)], ...], Meta(max_length=256)]
 
 
-class PoolingParams(Record, frozen=True):
+class PoolingParams(Record, frozen=True, metaclass=WithKeywords):
     """One vector for the prompt (`embed`, `classify`), or one for each token (`token_embed`, `token_classify`)."""
 
     task: PoolingTask = "embed"

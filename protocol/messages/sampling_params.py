@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
+from ..parameter_keywords import WithKeywords
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId, has_half_pair
 from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
@@ -86,7 +87,9 @@ class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class SamplingParams(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, metaclass=WithKeywords
+):
     """How to sample one request. Raises InvalidRequest naming the field, the value and the limit.
 
     The engine reads token ids only: the frontend turns `stop` strings into its own search, `bad_words` into

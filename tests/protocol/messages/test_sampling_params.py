@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paged_serve.protocol.errors import InvalidRequest
 from paged_serve.protocol.messages import sampling_params
 from paged_serve.protocol.messages.message import MAX_TOKEN_ID
+from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.samplers import Dry, ThinkingBudget
 from paged_serve.protocol.messages.sampling_params import (
     BOOLEANS,
@@ -39,7 +40,7 @@ def make(field, value):
 
 def allowed(field, value):
     if value is None:
-        return field in OPTIONAL
+        return True
     low, high = BOUNDS[field]
     right_type = isinstance(value, int) if field in INTEGERS else isinstance(value, int | float)
     excluded = field in ("top_p", "repetition_penalty") and value == 0
@@ -50,7 +51,10 @@ def allowed(field, value):
 @settings(max_examples=500)
 def test_a_number_is_accepted_exactly_when_the_table_allows_it(field, value):
     if allowed(field, value):
-        assert getattr(make(field, value), field) == value
+        expected = value
+        if value is None and field not in OPTIONAL:
+            expected = getattr(SamplingParams(), field)
+        assert getattr(make(field, value), field) == expected
     else:
         with pytest.raises(InvalidRequest) as caught:
             make(field, value)
@@ -218,3 +222,47 @@ def test_finish_reasons_have_the_spelling_of_the_api_and_are_true():
     assert all(FinishReason)
     assert [str(reason) for reason in FinishReason] == [reason.api_name for reason in FinishReason]
     assert [reason.api_name for reason in FinishReason] == ["stop", "length", "abort", "error", "repetition"]
+
+
+def test_none_stands_for_the_default_except_where_it_means_no_limit():
+    fields = dict.fromkeys(SamplingParams.__struct_fields__)
+    assert SamplingParams(**fields) == SamplingParams(max_tokens=None)
+
+
+def test_keywords_of_vllm_without_an_effect_are_accepted():
+    nothing = {"extra_args": {}, "flat_logprobs": False, "watermarking": False, "stream_interval": 1}
+    nothing |= {"skip_clone": True, "use_beam_search": False, "truncate_prompt_tokens": None}
+    assert SamplingParams(n=2, temperature=1.0, **nothing) == SamplingParams(n=2, temperature=1.0)
+    assert PoolingParams(extra_kwargs=None, requires_token_ids=False, use_activation=None) == PoolingParams()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"temprature": 1}, "SamplingParams has no temprature; did you mean temperature?"),
+        ({"xyz": 1}, "SamplingParams has no xyz"),
+        (
+            {"extra_args": {"a": 1}},
+            "extra_args is {'a': 1}, which is not supported: dry=Dry(…) and xtc=Xtc(…) are fields",
+        ),
+        ({"flat_logprobs": True}, "flat_logprobs is True, which is not supported: logprobs are a list with a dict"),
+        ({"truncate_prompt_tokens": 3}, "pass tokenization_kwargs={'truncate_prompt_tokens': …} to the method"),
+        ({"guided_decoding": "x"}, "use structured_outputs=StructuredOutputsParams(…)"),
+        ({"watermarking": 0}, "watermarking is 0, which is not supported: outputs have no watermark"),
+    ],
+)
+def test_other_keywords_are_refused_with_what_to_use_instead(fields, reason):
+    with pytest.raises(InvalidRequest) as refused:
+        SamplingParams(**fields)
+    assert reason in str(refused.value)
+    assert refused.value.param == next(iter(fields))
+
+
+def test_pooling_params_name_what_to_use_instead():
+    with pytest.raises(InvalidRequest, match="normalize is False, which is not supported: use use_activation"):
+        PoolingParams(normalize=False)
+
+
+def test_the_wire_refuses_keywords_that_are_no_fields():
+    with pytest.raises(msgspec.ValidationError, match="unknown field `skip_clone`"):
+        msgspec.json.decode(b'{"skip_clone": true}', type=SamplingParams)
