@@ -14,9 +14,10 @@ from ..adapters.folders import with_adapters
 from .draft_folder import check_draft_folder, with_draft_folder, with_draft_model
 from .model_folder import find_model_folder, with_home_folders
 from .settings import BY_NAME
-from .vllm.options import ALIASES, INSTEAD, NO_EFFECT
+from .vllm.options import ALIASES, INSTEAD, NO_EFFECT, OF_ENGINE
 from .words import hint
 
+_OF_VLLM = NO_EFFECT | OF_ENGINE
 _DTYPES = {"half": "float16", "float": "float32"}
 
 
@@ -28,7 +29,7 @@ def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Conf
     layers: dict[str, dict[str, Any]] = {"server": {"log_level": "warning"}}
     found: dict[str, tuple[Any, str]] = {}  # by key: the value, and the argument's name
     for name, value in options.items():
-        if value is None or value in NO_EFFECT.get(name, ()):
+        if value is None or _has_no_effect(name, value):
             continue
         setting = BY_NAME.get(name.replace("_", "-"))
         if setting is None:
@@ -76,10 +77,15 @@ def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     return getattr(getattr(converted, layer), key)
 
 
+def _has_no_effect(name: str, value: Any) -> bool:
+    values = _OF_VLLM.get(name)
+    return values is not None and (not values or value in values)
+
+
 def _unknown(name: str, value: Any) -> str:
     if name in INSTEAD:
         return f"LLM has no {name}: {INSTEAD[name]}"
-    if name in NO_EFFECT:
-        return f"{name}={value!r:.200}: must be {' or '.join(map(repr, NO_EFFECT[name]))}"
+    if name in _OF_VLLM:
+        return f"{name}={value!r:.200}: must be {' or '.join(map(repr, _OF_VLLM[name]))}"
     known = [other.replace("-", "_") for other in BY_NAME]
     return f"LLM has no argument {name}{hint(name, known)}"

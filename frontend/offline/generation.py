@@ -73,6 +73,7 @@ class Generation:
         """
         params = await threads.prepared(params)
         prompt = await make_prompt()
+        prompt.truncate_to(self._client.limits.max_model_len, params.max_tokens)
         ids = await threads.token_ids(prompt) if await self._enter(generated(params).n, priority) else []
         params = await threads.params_for(prompt, ids, params)
         self._prompt, self._params, self._priority, self._adapter = prompt, params, priority, adapter

@@ -253,6 +253,8 @@ class LLM(PoolingMethods):
         ready = {id(params): prepared(params, text.tokenizer) for params in all_params}  # often all are one object
         priorities = one_each(0 if priority is None else priority, len(prompts), "priority")
         adapters = list(map(self._lora.adapter, one_each(lora_request, len(prompts), "lora_request")))
+        for prompt, params in zip(prompts, all_params, strict=True):
+            prompt.truncate_to(self.limits.max_model_len, params.max_tokens)
         each = zip(prompts, all_params, priorities, adapters, strict=True)
         return [
             Job(number, prompt, ready[id(params)], rank, adapter)

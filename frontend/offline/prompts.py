@@ -19,9 +19,20 @@ from ..text.tokenizer import Tokenizer, words_to_token_ids
 from .chat_message import ChatReading
 
 _PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+_NO_MEDIA, _ENCODER = "only text is served", "models with an encoder for the prompt are not served"
+_UNSUPPORTED_KEYS = {  # of vLLM's prompts, which generic programs set to None
+    "decoder_prompt": _ENCODER,
+    "encoder_prompt": _ENCODER,
+    "mm_processor_kwargs": _NO_MEDIA,
+    "multi_modal_data": _NO_MEDIA,
+    "multi_modal_uuids": _NO_MEDIA,
+    "prompt_embeds": "a prompt is text or tokens",
+    "token_type_ids": "LLM.score makes the types of a pair's tokens",
+}
+_TYPES = ("text", "token")  # what vLLM itself writes as the `type` of a prompt
 _VLLM_KEYWORDS: dict[str, tuple[tuple[Any, ...], str]] = {  # keyword of vLLM: (accepted values, why no others are)
     "chat_template_content_format": (("auto", "string"), "a template gets the parts of a content as one text"),
-    "mm_processor_kwargs": (({},), "only text is served"),
+    "mm_processor_kwargs": (({},), _NO_MEDIA),
 }
 
 
@@ -29,7 +40,7 @@ class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`tokenization_kwargs`."""
 
     add_special_tokens: bool | None = None  # around a text; None: for prompts but not for conversations
-    truncate_prompt_tokens: Annotated[int, Meta(ge=1)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None  # -1: as many as fit with the output
     truncation_side: Literal["left", "right"] | None = None  # the side that is cut; None: left
 
     def cut(self, token_ids: list[int]) -> list[int]:
@@ -39,6 +50,7 @@ class Tokenization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return token_ids[:kept] if self.truncation_side == "right" else token_ids[-kept:]
 
 
+WHOLE = -1  # of truncate_prompt_tokens
 AS_USUAL = Tokenization()
 
 
@@ -51,6 +63,12 @@ class Prompt:
     cache_salt: str = ""
     chat: ChatReading | None = None  # for the prompt of a conversation
     tokenization: Tokenization = AS_USUAL
+
+    def truncate_to(self, max_model_len: int, max_tokens: int | None) -> None:
+        """Replace -1, as many tokens as fit with the output, by their number."""
+        if self.tokenization.truncate_prompt_tokens == WHOLE:
+            most = max(1, max_model_len - (max_tokens or 1))
+            self.tokenization = msgspec.structs.replace(self.tokenization, truncate_prompt_tokens=most)
 
 
 class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
@@ -91,7 +109,10 @@ def _parse(prompt: Any) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(checked_text(prompt), None)
     if isinstance(prompt, Mapping):
-        if unknown := sorted(set(prompt) - _PROMPT_KEYS):
+        given = {key for key, value in prompt.items() if not _is_ignored(key, value)}
+        if unsupported := sorted(given & _UNSUPPORTED_KEYS.keys()):
+            raise InvalidRequest(f"a prompt has {unsupported[0]!r}: {_UNSUPPORTED_KEYS[unsupported[0]]}", "prompts")
+        if unknown := sorted(given - _PROMPT_KEYS, key=str):
             known = ", ".join(sorted(_PROMPT_KEYS))
             raise InvalidRequest(f"a prompt has {unknown[0]!r}; it may have {known}", "prompts")
         text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
@@ -103,6 +124,13 @@ def _parse(prompt: Any) -> Prompt:
     if isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):  # which are a sequence of integers
         return Prompt(None, _token_ids(prompt))
     raise InvalidRequest(f"a prompt is of type {type(prompt).__name__}; pass a string, token ids, or a dict", "prompts")
+
+
+def _is_ignored(key: Any, value: Any) -> bool:
+    """Whether an entry of a prompt has no effect."""
+    return (key in _UNSUPPORTED_KEYS and (value is None or value == {})) or (
+        key == "type" and isinstance(value, str) and value in _TYPES
+    )
 
 
 def checked_text(text: Any, name: str = "prompt") -> str:
@@ -135,10 +163,16 @@ def tokenization(kwargs: Mapping[str, Any] | None) -> Tokenization:
     """Raises InvalidRequest."""
     given = instance_of(Mapping, {} if kwargs is None else kwargs, "tokenization_kwargs")  # type: ignore[type-abstract]
     try:
-        return msgspec.convert(dict(given), Tokenization)
+        found = msgspec.convert(dict(given), Tokenization)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter of half a surrogate pair
         known = ", ".join(Tokenization.__struct_fields__)
         raise InvalidRequest(f"tokenization_kwargs: {error}; it may have {known}", "tokenization_kwargs") from None
+    if found.truncate_prompt_tokens == 0:
+        raise InvalidRequest(
+            "tokenization_kwargs: truncate_prompt_tokens is 0; it must be at least 1, or -1 for as many as fit",
+            "tokenization_kwargs",
+        )
+    return found
 
 
 def check_keywords(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:

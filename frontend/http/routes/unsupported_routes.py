@@ -27,9 +27,17 @@ UNSUPPORTED_ROUTES = {
     "/abort_requests": "a request ends when its client closes the connection; see also DELETE /v1/streams/{id}",
     **dict.fromkeys(("/scale_elastic_ep", "/is_scaling_elastic_ep", "/get_world_size"), _NO_SCALING),
     **dict.fromkeys(("/v1/completions/render", "/v1/chat/completions/render"), _RENDER),
+    **dict.fromkeys(("/v1/messages/render", "/v1/responses/render"), _RENDER),
+    **dict.fromkeys(("/v1/completions/derender", "/v1/chat/completions/derender"), "use /detokenize"),
+    **dict.fromkeys(("/fault_tolerance/apply", "/fault_tolerance/status"), "lost processes are replaced automatically"),
+    "/v1/systemone": "use structured_outputs of /v1/chat/completions",
+    "/readyz": "use /ready",
     "/generative_scoring": "use logprob_token_ids of /v1/completions, or /score",
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/update_weights"), _NO_TRAINING),
     **dict.fromkeys(("/finish_weight_update", "/update_weight_version", "/weight_info"), _NO_TRAINING),
+    **dict.fromkeys(
+        ("/shutdown_weight_transfer_engine", "/start_draft_weight_update", "/weight_checker"), _NO_TRAINING
+    ),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _NO_FILES),
     **dict.fromkeys(("/v1/chat", "/v2/chat", "/cohere/v2/chat"), _COHERE),
     "/v1/fim/completions": "use suffix of /v1/completions",

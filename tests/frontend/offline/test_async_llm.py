@@ -53,6 +53,12 @@ def prompts_sent(llm):
     return [[*unpack_ids(request.prompt_token_ids)] for request in core_of(llm).all(EngineCoreRequest)]
 
 
+def test_a_prompt_is_cut_to_what_fits_with_its_output(run):
+    cut = {"truncate_prompt_tokens": -1}
+    output = run(lambda llm: last(llm.generate([5] * 5000, SamplingParams(max_tokens=10), tokenization_kwargs=cut)))
+    assert len(output.prompt_token_ids) == 4086  # of a context of 4096
+
+
 def test_a_yielded_output_never_changes(run):
     async def body(llm):
         return [each async for each in llm.generate([5, 6], SamplingParams(max_tokens=50, n=2))]

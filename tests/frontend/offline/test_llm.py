@@ -45,6 +45,8 @@ start = pytest.fixture(llms)
         {"prompt": "5 6 7"},
         {"prompt_token_ids": [5, 6, 7]},
         {"prompt": "x", "prompt_token_ids": [5, 6, 7]},
+        {"prompt": "5 6 7", "multi_modal_data": None, "mm_processor_kwargs": {}, "prompt_embeds": None},
+        {"type": "token", "prompt_token_ids": [5, 6, 7]},
     ],
 )
 def test_every_form_of_a_prompt_is_accepted(start, prompt):

@@ -41,6 +41,13 @@ def test_unknown_options_are_refused_not_ignored(start, options, reason):
         ("", {"tokenizer": 5}, "tokenizer=5: is not a string"),
         ("", {"tokenizer_mode": "slow"}, "tokenizer_mode='slow': must be 'auto'"),
         ("", {"nnodes": 2}, "LLM has no nnodes: all ranks run on one host; use tensor_parallel_size"),
+        (
+            "",
+            {"speculative_config": {"method": "ngram"}},
+            "LLM has no speculative_config: use speculative, draft_model",
+        ),
+        ("", {"spec_method": "ngram"}, "LLM has no spec_method: use speculative, draft_model"),
+        ("", {"task": "transcription"}, "LLM has no task: the files of a model determine its tasks"),
         ("", {"enable_lora": "\ud83d"}, r"enable_lora='\ud83d': has half of a surrogate pair"),
     ],
 )
@@ -48,6 +55,12 @@ def test_options_of_another_type_are_refused_by_name(model, options, reason):
     with pytest.raises(ConfigError) as refused:
         config_of(model, options)
     assert str(refused.value).startswith(reason)
+
+
+def test_options_of_vllm_without_an_effect_are_accepted():
+    nothing = {"task": "embed", "compilation_config": 3, "structured_outputs_config": {"backend": "xgrammar"}}
+    nothing |= {"attention_config": {}, "return_sampling_mask": False, "offload_group_size": 0, "enforce_eager": True}
+    assert config_of("", nothing) == config_of("", {})
 
 
 def test_a_path_is_as_good_as_its_text():
@@ -97,7 +110,16 @@ def test_tokenization_kwargs_control_how_prompts_become_tokens(start):
             assert llm.generate(prompt, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
         talk = [{"role": "user", "content": "5 6"}]
         assert llm.chat(talk, params(), tokenization_kwargs=kwargs)[0].prompt_token_ids == ids
-    for kwargs in ({"truncate_prompt_tokens": 0}, {"max_length": 3}, {"truncation_side": "left\ud83d"}):
+    long = [5] * 5000
+    for limit, left in ((10, 4086), (1, 4095)):  # of a context of 4096
+        [output] = llm.generate(long, params(limit), tokenization_kwargs={"truncate_prompt_tokens": -1})
+        assert len(output.prompt_token_ids) == left
+    for kwargs in (
+        {"truncate_prompt_tokens": 0},
+        {"truncate_prompt_tokens": -2},
+        {"max_length": 3},
+        {"truncation_side": "left\ud83d"},
+    ):
         with pytest.raises(InvalidRequest, match="tokenization_kwargs"):
             llm.generate("5", params(), tokenization_kwargs=kwargs)
 

@@ -70,6 +70,9 @@ def test_an_invalid_request_is_refused_and_nothing_runs(start):
         ({"prompt_token_ids": b"5678"}, "prompt_token_ids", "prompt_token_ids is b'5678'; it must be a list"),
         ({"prompt": 5}, "prompt", "prompt is 5; it must be a string"),
         ({"prompt": "5", "cache_salt": 0}, "cache_salt", "cache_salt is 0; it must be a string of at most 128 char"),
+        ({"prompt": "5", "multi_modal_data": {"image": 1}}, "prompts", "a prompt has 'multi_modal_data': only text is"),
+        ({"prompt_embeds": [1.0]}, "prompts", "a prompt has 'prompt_embeds': a prompt is text or tokens"),
+        ({"prompt": "5", "type": "multimodal"}, "prompts", "a prompt has 'type'; it may have cache_salt, prompt"),
         ("5\ud83d", "prompt", r"prompt has '\ud83d', half of a surrogate pair, at 1"),
     ],
 )

@@ -41,7 +41,7 @@ def chat_params(
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     limit = service.config.server.max_logprobs
     if logprobs is not None and logprobs > limit and not body.logprob_token_ids:
-        raise _too_many_logprobs("top_logprobs", logprobs, limit)
+        raise _too_many_logprobs(service, "top_logprobs", logprobs)
     values = {**service.sampling_defaults, "logprobs": logprobs, "grammar": grammar}
     return _params(service, body, values, max_tokens)
 
@@ -63,7 +63,7 @@ def _params(service: Service, body: SamplingFields, values: dict[str, Any], max_
         if name == "logprobs" and body.logprob_token_ids:
             continue
         if (count := values.get(name)) is not None and count > service.config.server.max_logprobs:
-            raise _too_many_logprobs(name, count, service.config.server.max_logprobs)
+            raise _too_many_logprobs(service, name, count)
     if values["prompt_logprobs"] is not None:
         values["skip_reading_prefix_cache"] = True  # cached prompt tokens are not computed, so they have no logprobs
     if body.bad_words:
@@ -102,5 +102,7 @@ def _extra(body: SamplingFields, prefix: str) -> dict[str, Any]:
     return given
 
 
-def _too_many_logprobs(field: str, count: int, limit: int) -> InvalidRequest:
-    return InvalidRequest(f"{field} is {count}; this server returns at most {limit} (--max-logprobs)", field)
+def _too_many_logprobs(service: Service, field: str, count: int) -> InvalidRequest:
+    limit, size = service.config.server.max_logprobs, service.engine.limits.vocab_size
+    asked = f"asks for all {size} tokens of the vocabulary" if count == size else f"is {count}"  # -1 was sent
+    return InvalidRequest(f"{field} {asked}; this server returns at most {limit} (--max-logprobs)", field)

@@ -96,4 +96,7 @@ def test_minus_one_requests_the_logprobs_of_the_whole_vocabulary(folder):
         fields |= {"messages": [{"role": "user", "content": "a"}]} if "messages" in fields else {}
         error = Server(folder).ask("POST", path, fields).json()["error"]
         assert error["code"] == 400
-        assert f"is {size}; this server returns at most 20 (--max-logprobs)" in error["message"]
+        assert (
+            f"asks for all {size} tokens of the vocabulary; this server returns at most 20 (--max-logprobs)"
+            in error["message"]
+        )
