@@ -40,8 +40,8 @@ def main(model: str = "") -> None:
         prompts = [tokenizer.encode(f"The capital of {country} is") for country in ("France", "Japan")]
         first = with_client(llm.run_dir, prompts[0])
         both = asyncio.run(with_async_client(llm.run_dir, prompts))
-        print(first, repr(tokenizer.decode(first)))
-        print(*both, [tokenizer.decode(ids) for ids in both], sep="\n")
+        print(first, repr(tokenizer.decode(first, skip_special_tokens=True)))
+        print(*both, tokenizer.batch_decode(both, skip_special_tokens=True), sep="\n")
         print("the same tokens:", first == both[0])
 
 

@@ -69,11 +69,10 @@ class ModelTokenizer:
         tokens: list[str] = self.convert_ids_to_tokens(self.encode(text, add_special_tokens))
         return tokens
 
-    def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of the tokens; unlike transformers' method it omits special tokens unless told otherwise."""
+    def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
         return self._tokenizer.decode([token_ids] if isinstance(token_ids, int) else token_ids, skip_special_tokens)
 
-    def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = True) -> list[str]:
+    def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = False) -> list[str]:
         return [self.decode(token_ids, skip_special_tokens) for token_ids in sequences]
 
     def convert_ids_to_tokens(self, ids: Any) -> Any:

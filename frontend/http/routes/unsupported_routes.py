@@ -31,7 +31,6 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/v1/completions/derender", "/v1/chat/completions/derender"), "use /detokenize"),
     **dict.fromkeys(("/fault_tolerance/apply", "/fault_tolerance/status"), "lost processes are replaced automatically"),
     "/v1/systemone": "use structured_outputs of /v1/chat/completions",
-    "/readyz": "use /ready",
     "/generative_scoring": "use logprob_token_ids of /v1/completions, or /score",
     **dict.fromkeys(("/init_weight_transfer_engine", "/start_weight_update", "/update_weights"), _NO_TRAINING),
     **dict.fromkeys(("/finish_weight_update", "/update_weight_version", "/weight_info"), _NO_TRAINING),

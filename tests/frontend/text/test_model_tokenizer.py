@@ -40,7 +40,7 @@ def theirs():
         lambda it: it(TEXTS)["input_ids"],
         lambda it: it.tokenize(TEXTS[0]),
         lambda it: it.decode(it.encode(TEXTS[1]), skip_special_tokens=True),
-        lambda it: it.decode(it.encode(TEXTS[1]), skip_special_tokens=False),
+        lambda it: it.decode(it.encode(TEXTS[1])),
         lambda it: it.decode(350),
         lambda it: it.batch_decode([[350, 448], [350]]),
         lambda it: it.convert_ids_to_tokens([350, 2]),
