@@ -1,9 +1,9 @@
-"""Fuzz a real server with corrupted HTTP requests over many connections; no status may be 500 or above.
+"""Fuzz a real server with corrupted HTTP requests over many connections; no status may be 500 or above but 501.
 
     python scripts/faults/fuzz_http.py --count 1_000_000 --seed 1
 
-`--limit-s` ends it early. The exit status is 1, and the bytes are printed, if the server answered with 500 or above,
-logged a traceback or stopped answering.
+`--limit-s` ends it early. The exit status is 1, and the bytes are printed, if the server answered with 500 or above
+(but 501, of an unsupported route), logged a traceback or stopped answering.
 """
 
 import argparse

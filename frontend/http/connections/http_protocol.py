@@ -293,5 +293,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Close the connection once the peer has had time to read the answer; what it still sends is dropped."""
         self._drops_input = True
         self._expect(None)
+        if self.cycle is not None:
+            self.cycle.waiting_for_100_continue = False  # the peer cannot be asked for the body any more
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_S, self.transport.close)

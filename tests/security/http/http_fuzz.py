@@ -14,6 +14,7 @@ from ...end_to_end.serving import Server
 
 WIDTH = 16  # connections
 TIMEOUT_S = 120.0  # without any output
+UNSUPPORTED = 501  # a route of other servers, which is refused by name; one byte of /v1/chat/completions makes /v1/chat
 BODY = {"prompt": "Once", "max_tokens": 1, "temperature": 0, "logprobs": 1, "stop": ["x"], "stream": False}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 WORDS = [
@@ -132,7 +133,8 @@ def fuzz(server: Server, seed: int, count: int, limit_s: float = float("inf")) -
 
     for number, (data, answer) in enumerate(exchanges(server.port, damaged())):
         statuses = [int(status) for status in STATUS.findall(answer)]
-        assert not statuses or max(statuses) < 500, f"seed {seed}: {data!r} got {max(statuses)}"
+        errors = [status for status in statuses if status >= 500 and status != UNSUPPORTED]
+        assert not errors, f"seed {seed}: {data!r} got {errors}"
         seen.update(statuses or [0])
         if number % 1000 == 0:
             assert server.post("/v1/completions", BODY)[0] == 200

@@ -115,6 +115,13 @@ def test_a_peer_that_waits_to_be_asked_for_the_body_is_told_that_the_connection_
     assert b"connection: close" in answer
 
 
+def test_a_peer_whose_body_is_refused_already_is_not_asked_for_it(caplog):
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = exchange(head + b"zz\r\n")
+    assert (answer[:12], answer.count(b"HTTP/1.1")) == (b"HTTP/1.1 400", 1)
+    assert not caplog.records
+
+
 def test_an_answer_arrives_although_the_peer_has_yet_to_send_the_body():
     """A closed socket answers further data with a reset, at which some clients report a failure and no answer."""
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (8 << 20)
