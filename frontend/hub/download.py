@@ -11,7 +11,8 @@ from paged_serve.protocol.process.lifeline import arm_lifeline
 from .gguf_files import OTHERS, choose, patterns, split_name, tags
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.py", "tokenizer*"]
-NOT_IN_SUBFOLDERS = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*"]  # other formats and older copies
+# Other formats and older copies; "consolidated" are the weights of Mistral's models once more, under other names.
+NOT_WANTED = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*", "consolidated*"]
 # What results depend on, of models without code of their own; a repository has some of them.
 NEEDED = [
     *("config.json", "generation_config.json", "quantize_config.json", "model*.safetensors*"),
@@ -48,7 +49,7 @@ def _whole_model(model: str, revision: str | None) -> str:
     """The folder of the files in FILES, or, if the hub cannot be reached, of all in NEEDED."""
     from huggingface_hub import errors, snapshot_download
 
-    download = partial(snapshot_download, model, revision=revision, ignore_patterns=NOT_IN_SUBFOLDERS)
+    download = partial(snapshot_download, model, revision=revision, ignore_patterns=NOT_WANTED)
     try:
         return download(allow_patterns=FILES)
     except getattr(errors, "IncompleteSnapshotError", ()):  # older versions of the library do not look

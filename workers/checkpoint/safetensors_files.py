@@ -15,6 +15,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
 from .stacked_experts import StackedPart
+from .weight_files import why_absent
 
 DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 FLOATS = ("BF16", "F16", "F32", "F64")
@@ -237,7 +238,9 @@ def _files(folder: Path) -> dict[Path, set[str]]:
         if single.is_symlink() and not single.exists():
             raise ConfigError(f"{single} is a link to a file that is gone; download the model again")
         if not single.is_file():
-            raise ConfigError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
+            raise ConfigError(
+                f"{folder} has neither model.safetensors nor model.safetensors.index.json; {why_absent(folder)}"
+            )
         return {single: set()}
     index = read_json_file(index_path, Index)
     files: dict[Path, set[str]] = {}

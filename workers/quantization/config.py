@@ -102,6 +102,7 @@ class BitNet(msgspec.Struct, frozen=True):
 
 
 QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes | BitNet
+GROUP_FORMATS = ("int-quantized", "float-quantized", "pack-quantized")
 EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
 METHODS: dict[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensors,
@@ -111,6 +112,7 @@ METHODS: dict[str, type[QuantizationConfig]] = {
     "bitsandbytes": BitsAndBytes,
     "bitnet": BitNet,
 }
+FORMAT_FIELDS = {"gptq": "checkpoint_format", "awq": "version"}  # newer tools call each of them "format"
 MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
 
 
@@ -128,18 +130,38 @@ def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | N
         found = {"quant_method": "gptq", **read_json_file(path, dict[str, Any])} if path.is_file() else None
     if found is None:
         return None
-    name = str(found.get("quant_method", "unknown"))
+    name = _method_of(path, found)
     if name == MXFP4:
         return None
     if name not in METHODS:
         raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported: {SUPPORTED}")
     try:
-        config = msgspec.convert(found, METHODS[name])
+        config = msgspec.convert(_settings(name, found), METHODS[name])
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: the settings of {name} cannot be used: {error}") from error
     if problem := problem_of(config):
         raise ConfigError(f"{path}: {name} with {problem} is not supported; supported: {SUPPORTED}")
     return name, config
+
+
+def _method_of(path: Path, fields: dict[str, Any]) -> str:
+    """The name of the method. Raises ConfigError if there is none."""
+    if (name := fields.get("quant_method")) is not None:
+        return str(name)
+    if fields.get("load_in_4bit") or fields.get("load_in_8bit"):  # the first files of bitsandbytes have no name
+        return "bitsandbytes"
+    raise ConfigError(
+        f"{path}: quantization_config has no quant_method, as in files of MLX, which are not supported; supported: "
+        f"{SUPPORTED}"
+    )
+
+
+def _settings(method: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields under the names of METHODS. A null field counts as absent."""
+    settings = {name: value for name, value in fields.items() if value is not None}
+    if method in FORMAT_FIELDS and "format" in settings:
+        settings.setdefault(FORMAT_FIELDS[method], settings["format"])
+    return settings
 
 
 def problem_of(config: QuantizationConfig) -> str:
@@ -219,6 +241,8 @@ def _pattern_problem(patterns: list[str]) -> str:
 
 def group_problem(group: ConfigGroup, file_format: str) -> str:
     """The unsupported setting of a group whose tensors are stored in `file_format`, or ""."""
+    if file_format not in GROUP_FORMATS:
+        return f"format {file_format!r}"
     weights, inputs = group.weights, group.input_activations
     kind = "float" if file_format == "float-quantized" else "int"
     if weights is None or weights.type != kind or weights.dynamic is not False:
@@ -227,8 +251,6 @@ def group_problem(group: ConfigGroup, file_format: str) -> str:
         return "output_activations"
     if file_format in ("int-quantized", "float-quantized"):
         return _w8a8_problem(weights, inputs, file_format)
-    if file_format != "pack-quantized":
-        return f"format {file_format!r}"
     if inputs is not None:
         return "input_activations with format 'pack-quantized'"
     if weights.num_bits not in (4, 8):

@@ -205,6 +205,16 @@ def test_further_templates_and_the_code_of_a_model_are_downloaded_too(hub, tmp_p
     assert {name for name in needed | others if (folder / name).exists()} == set(needed)
 
 
+def test_a_second_copy_of_the_weights_is_not_downloaded(hub, tmp_path, monkeypatch):
+    """Repositories of Mistral have their weights twice."""
+    copies = {"consolidated.safetensors": b"", "consolidated-00001-of-00002.safetensors": b""}
+    monkeypatch.setattr(Hub, "more", copies | {"consolidated.safetensors.index.json": b"{}"})
+    done = find("org/tiny", hub, tmp_path)
+    assert not done.reason
+    assert {path.name for path in Path(done.folder).glob("*.safetensors*")} == {"model.safetensors"}
+    assert find("org/tiny", "http://127.0.0.1:9", tmp_path) == done
+
+
 def test_a_name_unknown_to_the_hub_is_refused_in_one_line(hub, tmp_path):
     done = find("org/nowhere", hub, tmp_path)
     assert "org/nowhere" in done.reason

@@ -226,3 +226,26 @@ def test_progress_counts_bytes_up_to_the_total(folder):
     done = [loaded for loaded, _ in calls]
     assert done == sorted(done)
     assert calls[-1] == (model.weights_bytes, model.weights_bytes)
+
+
+def test_a_second_copy_of_mistrals_weights_is_not_read(folder):
+    (folder / "consolidated.safetensors").write_bytes(bytes(100))
+    assert weight_files(folder) == [folder / WEIGHTS]
+
+
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["pytorch_model.bin"], r"weights in pytorch_model\.bin are pickled; convert them"),
+        (["gptq_model-4bit-128g.safetensors"], rf"rename gptq_model-4bit-128g\.safetensors to {WEIGHTS}"),
+        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "download the index"),
+        (["consolidated.safetensors"], "only the copy in transformers' format is read"),
+        ([], "download the model again"),
+    ],
+)
+def test_weights_under_other_names_are_refused_with_a_remedy(names, remedy, folder):
+    (folder / WEIGHTS).unlink()
+    for name in names:
+        (folder / name).touch()
+    with pytest.raises(ConfigError, match=rf"neither {WEIGHTS} nor {WEIGHTS}\.index\.json.*{remedy}"):
+        ours(folder)

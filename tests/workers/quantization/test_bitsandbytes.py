@@ -101,6 +101,11 @@ def test_the_model_is_the_float_model_of_its_codes(name, folders, pools):
         assert f"matrices bitsandbytes {name.partition('-')[0]} held as float" in facts
 
 
+def test_the_first_files_have_no_name_of_the_method(folders, tmp_path):
+    folder = changed(folders, tmp_path, "int8", {"quant_method": None, "load_in_8bit": True})
+    assert torch.equal(logits(folder), logits(folders / "int8-float"))
+
+
 @pytest.mark.parametrize("name", ["nf4-nested", "int8"])
 @pytest.mark.parametrize("model", ["llama", "mixtral"])
 def test_ranks_read_their_shares(name, model, make_pool, tmp_path):

@@ -232,6 +232,20 @@ def test_a_zero_point_of_zero_is_stored_as_minus_one(sources, folder):
     assert float(linear.dequantized().min()) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("gptq", {"checkpoint_format": None, "lm_head": None, "dynamic": None}),
+        ("gptq-v2-asymmetric", {"checkpoint_format": None, "format": "gptq_v2"}),
+        ("awq", {"version": None, "zero_point": None, "modules_to_not_convert": None}),
+    ],
+)
+def test_null_settings_count_as_absent_and_a_format_has_either_name(name, fields, sources, folder):
+    write_quantized(sources["qwen3"], folder, name)
+    edit(folder, fields)
+    assert torch.equal(logits(folder), logits(folder.with_name("quantized-float")))
+
+
 def test_the_settings_file_of_old_gptq_folders_is_read(sources, folder):
     write_quantized(sources["qwen3"], folder, "gptq")
     config = json.loads((folder / "config.json").read_text())
