@@ -15,7 +15,7 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 from ..checkpoint.adapters.deltas import ALIGNMENT, PANEL, Delta
 from ..checkpoint.conversion import check_finite
 from ..checkpoint.safetensors_files import Checkpoint
-from ..checkpoint.text_part import decoder_name, has_other_parts, is_of_text
+from ..checkpoint.text_part import decoder_name, has_other_parts, is_of_text, read_fields
 from ..distributed.huge_pages import allocate
 from ..layers.adapters.sites import Adapters, Site, SitePart
 from .peft_folder import ModuleMatrices, SavedWeight, read_peft_folder
@@ -37,7 +37,8 @@ def place_adapter(adapter: Adapter, adapters: Adapters) -> PlacedAdapter:
     path = Path(adapter.path) / WEIGHTS_FILE
     modules, saved = read_peft_folder(adapter, adapters.max_rank)
     if has_other_parts(adapters.folder):  # what an adapter changes in those has no effect on text
-        modules = {name: module for name, module in modules.items() if is_of_text(name)}
+        fields = read_fields(adapters.folder)
+        modules = {name: module for name, module in modules.items() if is_of_text(name, fields)}
     found = _matched(path, modules, adapters.sites)
     for weight in saved:
         _check_unchanged(path, weight, adapters)

@@ -85,6 +85,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     rotary_dim: Size | None = None  # the same as a number of elements
     rope_local_base_freq: float = 10000.0  # Gemma 3: theta of the layers with sliding windows
     layer_rope_theta: list[float] | None = None  # Granite with windows: theta per layer, 0: no rotary embedding
+    cross_attention_layers: list[int] | None = None  # Llama 3.2 Vision: the layers that read images
     no_rope_layers: list[int] | None = None  # SmolLM3, Llama 4: 0 for each layer without rotary embeddings
     no_rope_layer_interval: Annotated[int, Meta(ge=1)] = 4  # without that list, every n-th layer has none
     attention_chunk_size: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None

@@ -8,6 +8,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.json_file import read_json_file
 
 LLAMA: Final = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+CROSS_ATTENTION: Final = {"cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}
 # of text_config.model_type: the architecture, and what published files leave to the defaults of the format
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "aria_text": (
@@ -57,6 +58,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_position_embeddings": 1048576,
         },
     ),
+    "mllama_text_model": ("MllamaForCausalLM", CROSS_ATTENTION),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2_5_omni_text": ("Qwen2ForCausalLM", {}),
     "qwen2_5_vl_text": ("Qwen2ForCausalLM", {}),
@@ -92,6 +94,7 @@ WHOLE_MODELS: dict[str, str] = {
     "LlavaNextForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
     "Mistral3ForConditionalGeneration": "mistral",
+    "MllamaForConditionalGeneration": "mllama_text_model",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
     "Qwen2_5OmniForConditionalGeneration": "qwen2_5_omni_text",
@@ -160,9 +163,12 @@ def decoder_name(name: str) -> str:
     return name
 
 
-def is_of_text(module: str) -> bool:
-    """Whether a module of a model with other parts is in its text part."""
-    return decoder_name(module).startswith((f"{USUAL}layers.", f"{USUAL}embed_tokens", HEAD.removesuffix(".")))
+def is_of_text(module: str, fields: dict[str, Any]) -> bool:
+    """Whether a module of a model with other parts is in its text part; `fields`: those of `read_fields`."""
+    name, images = decoder_name(module), fields.get("cross_attention_layers")
+    crossing = tuple(f"{USUAL}layers.{layer}." for layer in images) if isinstance(images, list) else ()
+    is_inside = name.startswith((f"{USUAL}layers.", f"{USUAL}embed_tokens", HEAD.removesuffix(".")))
+    return is_inside and not name.startswith(crossing)
 
 
 def _beginnings(tensors: Collection[str]) -> tuple[str, str]:

@@ -47,6 +47,7 @@ class Embeddings:
     has_positions: bool = False  # each position has a vector, instead of a rotation of heads
     num_token_types: int = 0
     num_task_types: int = 0  # each token also adds the embedding of the first
+    num_unused: int = 0  # rows of the table behind those of the vocabulary; no token has them
     projected_size: int = 0  # of embeddings and, unless bidirectional, returned vectors; 0: as the layers
 
 

@@ -13,6 +13,7 @@ from ..mixers.mixer import Mixer
 from ..pooling.head import PoolingHead
 from ..quantization.words.gptq import skip_zero_biases
 from .decoder import DecoderLayer, Model
+from .names.layer_number import layer_numbers
 from .packed_weights.cache import PackedReader, PackedWriter
 from .readers.attention_reader import AttentionReader
 from .readers.feed_forward_reader import FeedForwardReader
@@ -49,7 +50,7 @@ class Assembly:
         embedding_norm = reader.norm(names.embedding_norm, geometry.embedding_size) if names.embedding_norm else None
         positions = self._vocabulary.positions() if geometry.embeddings.has_positions else None
         layer_inputs = self._layer_input.inputs(self._ops)
-        layers = [self.layer(index) for index in range(geometry.num_layers)]
+        layers = [self.layer(index) for index in layer_numbers(geometry)]
         final_norm = self.final_norm(layers)
         tied = (names.output_head,) if geometry.tie_word_embeddings or head is None else ()
         facts = self.finish((*names.unused, *tied))

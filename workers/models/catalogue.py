@@ -92,6 +92,7 @@ from .families.ministral3 import MINISTRAL3
 from .families.mistral import MISTRAL
 from .families.mistral4 import MISTRAL4
 from .families.mixtral import MIXTRAL
+from .families.mllama import MLLAMA
 from .families.modernbert import MODERNBERT
 from .families.modernbert_decoder import MODERNBERT_DECODER
 from .families.mpnet import MPNET
@@ -129,6 +130,7 @@ from .families.youtu import YOUTU
 
 FAMILIES = (
     LLAMA,
+    MLLAMA,
     MISTRAL,
     QWEN2,
     QWEN3,

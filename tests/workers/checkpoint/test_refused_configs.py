@@ -35,6 +35,7 @@ from .small_configs import (
     MIMO_V2,
     MINISTRAL,
     MISTRAL4,
+    MLLAMA,
     MODERNBERT,
     MODERNBERT_DECODER,
     MPNET,
@@ -156,6 +157,16 @@ from .small_configs import (
         (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
         (KOLIBRI1 | {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not supported for Kolibri 1; only \[\] is"),
         (ARIA | {"mlp_bias": True}, "mlp_bias=True is not supported for Aria; only False is"),
+        (MLLAMA | {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported for Llama 3.2 Vision"),
+        (
+            MLLAMA | {"cross_attention_layers": [1, 2]},
+            r"cross_attention_layers=\[1, 2\] must name layers below num_hidd",
+        ),
+        (
+            MLLAMA | {"cross_attention_layers": [1, 1]},
+            r"cross_attention_layers=\[1, 1\] must name layers below num_hidd",
+        ),
+        (MLLAMA | {"cross_attention_layers": [0, 1]}, "num_hidden_layers=0 must be at least 1"),
         (COHERE_COMPASS | {"rope_theta": 1e4}, "rope_parameters has nothing for full_attention; leave it out or"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (

@@ -76,6 +76,7 @@ NOT_AT_HAND = {
     "AriaTextForCausalLM",
     "BitNetForCausalLM",
     "CohereCompassForCausalLM",
+    "MllamaForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

@@ -113,12 +113,13 @@ def test_every_architecture_is_compared_with_transformers_and_has_its_place_on_t
 
 BOTH = {"model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
 PUBLISHED = {
+    "Mllama": BOTH | {"model.vision_model.": "vision_model."},
     "Mistral3": BOTH | {"model.vision_tower.": "vision_tower."},
     "Qwen2_5_VL": {"model.language_model.": "model.", "model.visual.": "visual."},
 }
 
 
-@pytest.mark.parametrize("name", ["Mistral3", "Qwen2_5_VL"])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_names_of_tensors_are_those_of_published_files_too(name, tmp_path):
     expected = make(name, tmp_path)
     before = load_file(tmp_path / "model.safetensors").keys()
@@ -197,6 +198,18 @@ def test_an_adapter_changes_the_text_part_alone(names, tmp_path, pool):
     assert not agree(logits(base), expected)
 
 
+def test_what_an_adapter_changes_in_layers_with_cross_attention_has_no_effect_on_text(tmp_path, pool):
+    base = tmp_path / "base"
+    make("Mllama", base)  # layers 1 and 2 have cross-attention
+    targets = ("layers.0.mlp.down_proj", "layers.1.mlp.down_proj", "layers.3.self_attn.q_proj", "cross_attn.q_proj")
+    adapter = make_adapter(tmp_path / "adapter", base, targets=targets)
+    merged = PagedLoop(load(write_merged(tmp_path / "merged", base, adapter), pool))
+    found = PagedLoop(step_of(adapted(base, [MadeAdapter(adapter.folder, {})], pool), 1))
+    expected = merged.prefill(merged.row(PROMPT))
+    assert agree(found.prefill(found.row(PROMPT)), expected)
+    assert not agree(logits(base), expected)
+
+
 def test_an_unchanged_head_that_peft_saved_is_that_of_a_tied_text_part(tmp_path, pool):
     make("Gemma3", tmp_path / "base")
     adapter = make_adapter(tmp_path / "adapter", tmp_path / "base", targets=("layers.0.self_attn.q_proj",))
@@ -207,7 +220,7 @@ def test_an_unchanged_head_that_peft_saved_is_that_of_a_tied_text_part(tmp_path,
     adapted(tmp_path / "base", [MadeAdapter(adapter.folder, {})], pool)
 
 
-@pytest.mark.parametrize("name", ["Qwen3VLMoe", "Gemma4"])
+@pytest.mark.parametrize("name", ["Qwen3VLMoe", "Gemma4", "Mllama"])
 def test_two_ranks_have_the_bits_of_one(name, tmp_path, make_pool):
     make(name, tmp_path / "model")
     pools = [make_pool(), make_pool()]

@@ -52,6 +52,7 @@ CONFIGS = {
     "Gemma3n": "Gemma3nTextConfig",
     "CohereCompass": "CohereCompassTextConfig",
     "Gemma4": "Gemma4TextConfig",
+    "Mllama": "MllamaTextConfig",
 }
 VARIANTS = (
     DENSE_VARIANTS | UNGATED_VARIANTS | WINDOWED_VARIANTS | EXPERT_VARIANTS | RECURRENT_VARIANTS | LATENT_VARIANTS

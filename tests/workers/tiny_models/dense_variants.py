@@ -261,6 +261,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     "bitnet": {"family": "BitNet", "attention_bias": True},
     "cohere": {"family": "Cohere", "logit_scale": 0.25},
     "cohere2": {"family": "Cohere2", "num_hidden_layers": 4, "sliding_window": 40, "logit_scale": 0.5},
+    "mllama": {"family": "Mllama", "num_hidden_layers": 6, "cross_attention_layers": [0, 3, 4]},
     "cohere-compass": {
         "family": "CohereCompass",
         "num_hidden_layers": 4,

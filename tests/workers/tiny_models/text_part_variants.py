@@ -30,6 +30,17 @@ PATCHES = {
     "fullatt_block_indexes": [0],
     "deepstack_visual_indexes": [0],
 }
+TILES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_global_layers": 1,
+    "attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+    "vision_output_dim": 32,
+    "intermediate_layers_indices": [0],
+}
 SOUND = {
     "d_model": 16,
     "encoder_ffn_dim": 24,
@@ -105,6 +116,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "num_global_key_value_heads": 1},
         {"mm_embed_dim": 64, "mm_posemb_size": 8, "output_proj_dims": 64},
     ),
+    "Mllama": ({"num_hidden_layers": 4, "cross_attention_layers": [1, 2]}, TILES),
     "Mistral3": ({"model_type": "mistral", "head_dim": 16}, IMAGES | {"model_type": "pixtral", "head_dim": 8}),
     "Llama4": ({"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}, IMAGES),
     "Qwen2VL": (rotated(2, 3, 3), PATCHES | {"hidden_size": 64}),

@@ -111,7 +111,8 @@ class VocabularyReader:
         """This rank's rows, with zeros past the vocabulary's end."""
         reader = self._reader
         rows, (start, stop) = reader.vocabulary_rows()
-        part = MatrixPart((reader.geometry.vocab_size, reader.geometry.embedding_size), 0, start, stop)
+        stored = reader.geometry.vocab_size + reader.geometry.embeddings.num_unused
+        part = MatrixPart((stored, reader.geometry.embedding_size), 0, start, stop)
         return reader.table_part(name, part, rows)
 
     def positions(self) -> Table:
