@@ -88,7 +88,7 @@ def _matched(
 
 def _aliases(name: str, is_table: bool) -> list[tuple[str, bool]]:
     """The name in a decoder, and without its first component: checkpoints saved without a head lack the prefix."""
-    name = decoder_name(name)
+    name = decoder_name(name).removesuffix(".base_layer")
     _, _, rest = name.partition(".")
     return [(each, is_table) for each in (name, rest) if each]
 

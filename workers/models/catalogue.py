@@ -110,6 +110,7 @@ from .families.opt import OPT
 from .families.persimmon import PERSIMMON
 from .families.phi import PHI
 from .families.phi3 import PHI3
+from .families.phi4_multimodal import PHI4_MULTIMODAL
 from .families.phimoe import PHIMOE
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
@@ -135,6 +136,7 @@ FAMILIES = (
     QWEN2,
     QWEN3,
     PHI3,
+    PHI4_MULTIMODAL,
     GEMMA,
     GEMMA2,
     VAULT_GEMMA,

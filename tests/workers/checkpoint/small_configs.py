@@ -40,6 +40,7 @@ FLINT = {"architectures": ["FlintForCausalLM"], "head_dim": 16, "num_experts": 8
 KOLIBRI1 = {"architectures": ["Kolibri1ForCausalLM"], "head_dim": 16, "num_experts": 8, "num_key_value_heads": 2}
 ARIA = {"architectures": ["AriaTextForCausalLM"], "num_key_value_heads": 2}
 MLLAMA = {"architectures": ["MllamaForCausalLM"], "num_hidden_layers": 2, "cross_attention_layers": [1]}
+PHI4_MULTIMODAL = {"architectures": ["Phi4MMForCausalLM"]}
 COHERE_COMPASS = {"architectures": ["CohereCompassForCausalLM"]}
 LONGCAT = {"architectures": ["LongcatFlashForCausalLM"], "num_layers": 1, "n_routed_experts": 8}
 DBRX = {"architectures": ["DbrxForCausalLM"]}

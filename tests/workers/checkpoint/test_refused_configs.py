@@ -42,6 +42,7 @@ from .small_configs import (
     MPT,
     OPT,
     PHI3,
+    PHI4_MULTIMODAL,
     PLAIN,
     SMOLLM3,
     VAULT_GEMMA,
@@ -167,6 +168,10 @@ from .small_configs import (
             r"cross_attention_layers=\[1, 1\] must name layers below num_hidd",
         ),
         (MLLAMA | {"cross_attention_layers": [0, 1]}, "num_hidden_layers=0 must be at least 1"),
+        (
+            PHI4_MULTIMODAL | {"lm_head_bias": True},
+            "lm_head_bias=True is not supported for Phi-4-multimodal",
+        ),
         (COHERE_COMPASS | {"rope_theta": 1e4}, "rope_parameters has nothing for full_attention; leave it out or"),
         (MISTRAL4 | {"n_group": 4}, "n_group=4 is not supported for Mistral 4; only 1 is"),
         (

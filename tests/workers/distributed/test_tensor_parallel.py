@@ -134,7 +134,20 @@ NIGHTLY = [
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
     *("granite-swa", "granitemoe-swa", "ministral", "cwm", "vaultgemma", "hyperclovax", "jais2", "mellum"),
     *("apertus", "laguna", "mimo-v2", "mistral4", "longcat-flash", "persimmon", "xglm", "dbrx", "modernbert-decoder"),
-    *("flint", "mllama", "cohere-compass", "bitnet", "aria", "kolibri1", "axk1", "nanochat", "youtu", "hy-v3", "lfm3"),
+    *(
+        "flint",
+        "mllama",
+        "phi4-multimodal",
+        "cohere-compass",
+        "bitnet",
+        "aria",
+        "kolibri1",
+        "axk1",
+        "nanochat",
+        "youtu",
+        "hy-v3",
+        "lfm3",
+    ),
     *("gemma4-keys-as-values", "olmo-clipped", "olmo3", "glm", "exaone4", "phi3-longrope"),
 ]
 # One of the two numbers of ranks makes the fast run: mostly two, as four take twice the time.

@@ -81,7 +81,7 @@ def test_float32_logits_agree_with_transformers(variant, by_torch, tmp_path, poo
         *nightly("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
         *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
         *nightly("apertus", "laguna", "mimo-v2", "longcat-flash", "persimmon", "xglm", "dbrx", "modernbert-decoder"),
-        *nightly("flint", "mllama", "cohere-compass", "bitnet", "aria", "kolibri1", "axk1"),
+        *nightly("flint", "mllama", "phi4-multimodal", "cohere-compass", "bitnet", "aria", "kolibri1", "axk1"),
     ],
 )
 @pytest.mark.parametrize(("num_tokens", "by_torch"), [(130, 20), pytest.param(256, 80, marks=pytest.mark.nightly)])

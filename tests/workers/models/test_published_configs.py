@@ -77,6 +77,8 @@ NOT_AT_HAND = {
     "BitNetForCausalLM",
     "CohereCompassForCausalLM",
     "MllamaForCausalLM",
+    "Phi4MultimodalForCausalLM",
+    "Phi4MMForCausalLM",
     "HyperCLOVAXForCausalLM",
     "VaultGemmaForCausalLM",
     "CwmForCausalLM",

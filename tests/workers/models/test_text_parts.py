@@ -18,7 +18,7 @@ from paged_serve.workers.quantization.config import read_quantization_config
 from ..adapters.loaded import adapted, load, step_of
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_models.checkpoints import ours, random_tokens, randomise
+from ..tiny_models.checkpoints import ours, random_tokens, randomise, write_checkpoint
 from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
 from ..tiny_models.text_part_variants import CONFORMER, EXPERTS, LATENT, PATCHES, TEXT, VARIANTS
 
@@ -129,6 +129,31 @@ def test_names_of_tensors_are_those_of_published_files_too(name, tmp_path):
         renamed(tmp_path, other)
     assert load_file(tmp_path / "model.safetensors").keys() != before
     assert agree(logits(tmp_path), expected)
+
+
+ADAPTED = ("qkv_proj.weight", "o_proj.weight", "gate_up_proj.weight", "down_proj.weight")
+
+
+def test_adapters_for_images_in_files_of_phi4_multimodal_change_no_text(tmp_path, pool):
+    base, published = tmp_path / "base", tmp_path / "published"
+    for folder in (base, published):
+        write_checkpoint("phi4-multimodal", folder)
+    tensors = {}
+    for name, tensor in load_file(base / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if is_adapted := name.startswith("model.layers.") and name.endswith(ADAPTED):
+            tensors |= {f"{module}.lora_A.vision.weight": torch.ones(4, 4)}
+        tensors[f"{module}.base_layer.weight" if is_adapted else name] = tensor
+    save_file(tensors, published / "model.safetensors", {"format": "pt"})
+    assert any("lora_A.vision" in name for name in tensors)
+    fields = json.loads((published / "config.json").read_text())
+    (published / "config.json").write_text(json.dumps(fields | {"architectures": ["Phi4MMForCausalLM"]}))
+    assert torch.equal(logits(published), logits(base))
+    adapter = make_adapter(tmp_path / "adapter", base, targets=("layers.1.self_attn.qkv_proj",))
+    ways = [PagedLoop(step_of(adapted(each, [MadeAdapter(adapter.folder, {})], pool), 1)) for each in (base, published)]
+    found, expected = (loop.prefill(loop.row(PROMPT)) for loop in ways)
+    assert torch.equal(found, expected)
+    assert not agree(found, logits(base))
 
 
 def test_fields_of_text_may_be_beside_those_of_other_parts(tmp_path):

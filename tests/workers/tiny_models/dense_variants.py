@@ -283,6 +283,13 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     "exaone4": {"family": "Exaone4", "num_hidden_layers": 4, "sliding_window": 40},
     "exaone4-full": {"family": "Exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 3},
     "phi3-partial": {"family": "Phi3", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0}},
+    "phi4-multimodal": {
+        "family": "Phi4Multimodal",
+        "rope_parameters": {"partial_rotary_factor": 0.75, "rope_theta": 1000.0},
+        "tie_word_embeddings": True,
+        "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2},
+        "audio_config": {"hidden_size": 16, "intermediate_size": 24, "num_blocks": 1, "num_attention_heads": 2},
+    },
     "phi3-longrope": {"family": "Phi3", "rope_parameters": LONG_ROPE, "original_max_position_embeddings": 128},
     "helium": {"family": "Helium", "head_dim": 16, "tie_word_embeddings": True},
     "seed-oss": {"family": "SeedOss", "head_dim": 24, "attention_out_bias": True, "mlp_bias": True},
