@@ -163,6 +163,16 @@ def decoder_name(name: str) -> str:
     return name
 
 
+def module_names(module: str) -> tuple[str, ...]:
+    """The names of a text part's module in any release, `module` first. That of a decoder's layer has only its own."""
+    usual, own = f"{module}.", decoder_name(f"{module}.")
+    is_head = own.startswith(HEAD)
+    if own == usual and not is_head:
+        return (module,)
+    others = (begun[is_head] + own.removeprefix(HEAD if is_head else USUAL) for begun in BEGINNINGS)
+    return tuple(dict.fromkeys((module, *(name.removesuffix(".") for name in others))))
+
+
 def is_of_text(module: str, fields: dict[str, Any]) -> bool:
     """Whether a module of a model with other parts is in its text part; `fields`: those of `read_fields`."""
     name, images = decoder_name(module), fields.get("cross_attention_layers")

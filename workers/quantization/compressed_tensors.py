@@ -12,6 +12,7 @@ format pack-quantized:
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from paged_serve.protocol.errors import ConfigError
 
 from ..checkpoint.matrix_reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
 from ..checkpoint.safetensors_files import Checkpoint
+from ..checkpoint.text_part import module_names
 from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout
@@ -99,17 +101,18 @@ class CompressedTensorsReader:
 
 def group_for(name: str, config: CompressedTensors) -> ConfigGroup | None:
     """The group whose targets match the module, or else the group for every Linear; None: it is not quantized."""
-    if any(matches(name, pattern) or pattern == LINEAR for pattern in config.ignore or []):
+    names = module_names(name)
+    if any(matches(names, pattern) or pattern == LINEAR for pattern in config.ignore or []):
         return None
     groups = config.config_groups.values()
     for group in groups:
-        if any(matches(name, target) for target in group.targets):
+        if any(matches(names, target) for target in group.targets):
             return group
     return next((group for group in groups if LINEAR in group.targets), None)
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Whether `pattern` matches: it is the module's full name, or "re:" and an expression for a prefix of the name."""
+def matches(names: Sequence[str], pattern: str) -> bool:
+    """Whether `pattern` is one of the module's names, or "re:" and an expression for the beginning of one."""
     if pattern.startswith(EXPRESSION):
-        return re.match(pattern.removeprefix(EXPRESSION), name) is not None
-    return pattern == name
+        return any(re.match(pattern.removeprefix(EXPRESSION), name) for name in names)
+    return pattern in names

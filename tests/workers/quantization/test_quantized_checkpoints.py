@@ -233,6 +233,32 @@ def test_a_zero_point_of_zero_is_stored_as_minus_one(sources, folder):
 
 
 @pytest.mark.parametrize(
+    ("begins", "ignored"),
+    [
+        ("language_model.", ["lm_head", "re:model.language_model.*o_proj$", "re:model.vision_tower.*"]),
+        ("language_model.", ["language_model.lm_head", "re:language_model.*o_proj$"]),
+        ("language_model.", ["re:.*lm_head", "re:.*o_proj"]),
+        ("model.language_model.", ["language_model.lm_head", "re:^language_model.model.*o_proj$"]),
+    ],
+)
+def test_modules_of_a_text_part_are_ignored_by_their_names_of_any_release(begins, ignored, sources, folder):
+    """Names of modules changed between releases of transformers, and files keep those of tensors."""
+    write_quantized(sources["llama-even"], folder, "ct-w8a8")
+    expected = logits(folder)
+    stored = load_file(folder / "model.safetensors")
+    names = {"model.": begins if begins.startswith("model.") else f"{begins}model."}
+    names["lm_head."] = "lm_head." if begins.startswith("model.") else f"{begins}lm_head."
+    renamed = {names[f"{name.partition('.')[0]}."] + name.partition(".")[2]: each for name, each in stored.items()}
+    save_file(renamed, folder / "model.safetensors")
+    text = json.loads((folder / "config.json").read_text())
+    quantization = text.pop("quantization_config") | {"ignore": ignored}
+    whole = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text | {"model_type": "llama"}}
+    whole |= {"tie_word_embeddings": False, "quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(whole))
+    assert torch.equal(logits(folder), expected)
+
+
+@pytest.mark.parametrize(
     ("name", "fields"),
     [
         ("gptq", {"checkpoint_format": None, "lm_head": None, "dynamic": None}),
