@@ -91,6 +91,19 @@ class Checkpoint:
         for name in self._of_projection.get(projection, ()):
             self._use(name)
 
+    def skip_tensors(self, *names: str) -> None:
+        """Count those tensors that are in the files as used: nothing depends on them."""
+        for name in names:
+            if name in self.entries:
+                self._use(name)
+
+    def read_scale(self, name: str) -> Tensor | None:
+        """A tensor of shape [] or [1], as a scalar; None if it is absent or of another shape."""
+        entry = self.entries.get(name)
+        if entry is None or tuple(entry.shape) not in ((), (1,)):
+            return None
+        return self.read(name, tuple(entry.shape)).reshape(())
+
     def read(
         self,
         name: str,

@@ -1,7 +1,10 @@
-"""Checkpoints in e4m3 with a scale per block of weights (DeepSeek-V3, arXiv 2412.19437, 3.3.2; Qwen3's FP8 models).
+"""Checkpoints in e4m3 with a scale per block of weights (DeepSeek-V3, arXiv 2412.19437, 3.3.2; Qwen3's FP8 models), or
+per matrix (Ministral 3; AutoFP8).
 
 weight             [out, in]                                            e4m3
 weight_scale_inv   [out / block rows, in / block columns, rounded up]   float; weight = code * scale
+                   [] or [1], and of AutoFP8 weight_scale: of the matrix
+activation_scale   [] or [1], and of AutoFP8 input_scale                float, only with static activations
 """
 
 import math
@@ -20,20 +23,22 @@ from .on_load import row_blocks
 class BlockFp8Reader(FloatReader):
     """Reads such matrices as floats: codes times scales in float32, rounded once. Others are read as they are.
 
-    The published activations are quantized per 128 inputs and token; these are not, which is more precise.
+    The published activations are quantized, per 128 inputs and token or by a static scale; these are not, which is
+    more precise.
     """
 
     block: tuple[int, int] = (128, 128)
 
-    @property
-    def form(self) -> str:
-        return f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
+    def form(self, name: str) -> str:
+        """Of a matrix with scales, for users."""
+        is_whole = self.checkpoint.read_scale(self._scale_of(name)) is not None
+        return "fp8 with a scale per matrix" if is_whole else f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
 
     def read(self, name: str, part: MatrixPart) -> StoredWeight:
         if not self.has(name):
             return FloatReader.read(self, name, part)
         values = converted(f"{name}.weight", self.stored(name, part), self.dtype)
-        return StoredWeight((values,), self.dtype, self.form)
+        return StoredWeight((values,), self.dtype, self.form(name))
 
     def stored(self, name: str, part: MatrixPart) -> Tensor:
         """The matrix in float32, or as it is stored if it has no scales."""
@@ -52,8 +57,10 @@ class BlockFp8Reader(FloatReader):
         """
         (outputs, inputs), (rows, columns) = part.shape, self.block
         codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, ("F8_E4M3",))
-        shape = -(-outputs // rows), -(-inputs // columns)
-        scales = self.checkpoint.read(f"{name}.weight_scale_inv", shape).float()
+        shape, scale = (-(-outputs // rows), -(-inputs // columns)), self._scale_of(name)
+        of_matrix = self.checkpoint.read_scale(scale)
+        scales = (self.checkpoint.read(scale, shape) if of_matrix is None else of_matrix.expand(shape)).float()
+        self.checkpoint.skip_tensors(f"{name}.activation_scale", f"{name}.input_scale")
         span = range(inputs)[part.inputs]
         group = math.gcd(columns, span.start, len(span)) if len(span) else 1
         row_of = torch.arange(outputs)[part.outputs] // rows
@@ -62,7 +69,12 @@ class BlockFp8Reader(FloatReader):
 
     def has(self, name: str) -> bool:
         """Whether a matrix is stored in this form."""
-        return f"{name}.weight_scale_inv" in self.checkpoint.entries
+        return self._scale_of(name) in self.checkpoint.entries
+
+    def _scale_of(self, name: str) -> str:
+        """The name of its scales."""
+        of_auto_fp8 = f"{name}.weight_scale"
+        return of_auto_fp8 if of_auto_fp8 in self.checkpoint.entries else f"{name}.weight_scale_inv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +86,4 @@ class CodedBlockFp8Reader:
     def read(self, name: str, part: MatrixPart) -> Fp8BlockWeight | StoredWeight:
         if not self.floats.has(name):
             return self.floats.read(name, part)
-        return Fp8BlockWeight(*self.floats.coded(name, part), self.floats.form)
+        return Fp8BlockWeight(*self.floats.coded(name, part), self.floats.form(name))

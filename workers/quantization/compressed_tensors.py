@@ -1,8 +1,9 @@
-"""compressed-tensors checkpoints (llm-compressor): 8 bits with dynamic activations, or 4 and 8 bits weight-only.
+"""compressed-tensors checkpoints (llm-compressor): 8 bits with rounded activations, or 4 and 8 bits weight-only.
 
 format int-quantized, float-quantized:
     weight             [out, in]              int8, e4m3
-    weight_scale       [out, 1] or [1]        float
+    weight_scale       [out, 1], [1] or []    float
+    input_scale        [1] or []              float, only with static activations
 format pack-quantized:
     weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of adjacent inputs in a word
     weight_scale       [out, groups]          float
@@ -55,9 +56,12 @@ class CompressedTensorsReader:
     def _eight_bits(self, name: str, part: MatrixPart, how: Arguments, dtype: str) -> tuple[Tensor, Tensor]:
         """The codes [out, in] and scales [out] of `part`."""
         codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, (dtype,))
-        shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
-        scales = self.checkpoint.read(f"{name}.weight_scale", shape).float()
-        return codes, scales.expand(part.shape[0], 1)[part.outputs, 0].contiguous()
+        self.checkpoint.skip_tensors(f"{name}.input_scale")  # each token has a scale of its own, which is more precise
+        scale = self.checkpoint.read_scale(f"{name}.weight_scale") if how.strategy == "tensor" else None
+        if scale is None:
+            shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
+            scale = self.checkpoint.read(f"{name}.weight_scale", shape)
+        return codes, scale.float().expand(part.shape[0], 1)[part.outputs, 0].contiguous()
 
     def _grouped(self, name: str, part: MatrixPart, how: Arguments) -> GroupedWeight:
         outputs, inputs = part.shape

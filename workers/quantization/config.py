@@ -13,9 +13,9 @@ from paged_serve.protocol.json_file import read_json_file
 from ..checkpoint.text_part import read_fields
 
 SUPPORTED = (
-    "compressed-tensors (W8A8 int8 or fp8 with dynamic activations per token; 4 or 8 bits, weight-only), gptq (4 or 8 "
-    "bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary) and fp8 (a scale per block of weights, "
-    "dynamic activations)"
+    "compressed-tensors (W8A8 int8 or fp8, with dynamic activations per token or static ones; 4 or 8 bits, "
+    "weight-only), gptq (4 or 8 bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary) and fp8 (a "
+    "scale per block of weights, or per matrix)"
 )
 
 
@@ -79,11 +79,11 @@ BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 
 
 
 class BlockFp8(msgspec.Struct, frozen=True):
-    """Settings of DeepSeek-V3 and Qwen3. Modules that are not quantized are those without scales."""
+    """Settings of DeepSeek-V3 and Qwen3, of Ministral 3 and AutoFP8. Modules without scales are not quantized."""
 
     activation_scheme: str = "dynamic"
     fmt: str = "e4m3"
-    weight_block_size: tuple[BlockSide, BlockSide] | None = None
+    weight_block_size: tuple[BlockSide, BlockSide] = (128, 128)  # of matrices with more than one scale
 
 
 class BitsAndBytes(msgspec.Struct, frozen=True):
@@ -202,9 +202,9 @@ def _awq_problem(config: Awq) -> str:
 
 
 def _block_fp8_problem(config: BlockFp8) -> str:
-    if config.weight_block_size is None or min(config.weight_block_size) < 1:
+    if min(config.weight_block_size) < 1:
         return f"weight_block_size={config.weight_block_size}"
-    if config.activation_scheme != "dynamic":
+    if config.activation_scheme not in ("dynamic", "static"):
         return f"activation_scheme={config.activation_scheme!r}"
     return "" if config.fmt.startswith("e4m3") else f"fmt={config.fmt!r}"
 
@@ -266,6 +266,6 @@ def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str
         return f"no input_activations with format {file_format!r}"
     if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, weights.type, True):
         return f"{'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits} activations"
-    if inputs.dynamic is not True or inputs.strategy != "token":
+    if (inputs.dynamic, inputs.strategy) not in ((True, "token"), (False, "tensor")):
         return f"{'dynamic' if inputs.dynamic else 'static'} activations per {inputs.strategy}"
     return ""

@@ -116,7 +116,6 @@ def _readers(
             floats = BitsAndBytesReader(checkpoint, dtype, is_transposed)
             return _Readers(plain, floats, floats, plain, plain)
         case BlockFp8(weight_block_size=block):
-            assert block is not None  # checked when the configuration was read
             plain = floats = values = BlockFp8Reader(checkpoint, dtype, block=block)
             coded = CodedBlockFp8Reader(values)
         case CompressedTensors():

@@ -40,6 +40,6 @@ def test_experts_in_fp8_on_two_ranks_that_are_killed_give_the_bytes_of_floats_al
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("changes", [{}, EXPERTS], ids=["dense", "experts"])
-@pytest.mark.parametrize("form", ["fp8-16", "ct-fp8", "ct-fp8-tensor"])
+@pytest.mark.parametrize("form", ["fp8-16", "fp8-matrix", "ct-fp8", "ct-fp8-tensor"])
 def test_any_number_of_ranks_with_kills_gives_the_bytes_of_floats_alone(form, changes, ranks, tmp_path):
     check_fp8(tmp_path, form, changes, 60 + ranks, 30, 3, ranks)

@@ -1,4 +1,5 @@
-"""Checkpoints in fp8 with a scale per block or output, dense and with experts, are the float model of their codes."""
+"""Checkpoints in fp8 with a scale per block, matrix or output, dense and with experts, are the float model of their
+codes."""
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ MODELS = {
     "glm4-moe-wide": "fp8-128",
     "qwen3": "fp8-128",
 }
+OF_MATRICES = ("fp8-matrix", "auto-fp8")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def folders(tmp_path_factory):
     for model in MODELS:
         write_checkpoint(model, home / model, torch.bfloat16)
         unstack_experts(home / model)
-        for name in (MODELS[model], "ct-fp8"):
+        for name in (MODELS[model], "ct-fp8", *OF_MATRICES):
             found[model, name] = home / f"{model}-{name}"
             write_quantized(home / model, found[model, name], name)
     return found
@@ -53,6 +55,22 @@ def test_a_scale_per_block_is_the_float_model_of_its_codes(model, name, folders,
         facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
         assert (f"matrices fp8 in blocks of {blocks} held as float" in facts) == (pool is None)
         assert f"matrices fp8 in blocks of {blocks}" in facts
+
+
+@pytest.mark.parametrize(("model", "name"), [("qwen3", "fp8-matrix"), ("glm4-moe-wide", "auto-fp8")])
+def test_a_scale_per_matrix_is_the_float_model_of_its_codes(model, name, folders, pools, tmp_path):
+    """Static scales of activations are read and not used: activations are not rounded."""
+    folder = folders[model, name]
+    for pool in pools:
+        for options in ({}, {"quantization": "int8"}):
+            expected = logits(rounded(folder), pool=pool, **options)
+            assert torch.equal(logits(folder, pool=pool, **options), expected)
+        facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
+        assert "matrices fp8 with a scale per matrix" in facts
+    if (pool := pools[-1]) is not None:
+        expected = logits(folder, pool=pool)
+        for found in on_ranks(2, tmp_path / "rendezvous", lambda group: logits(folder, group=group, pool=pool)):
+            assert torch.equal(found, expected)
 
 
 def rounded(folder):
@@ -143,11 +161,10 @@ def test_a_model_with_a_code_that_is_no_number_is_refused_by_name(name, part, co
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"weight_block_size": None}, "fp8 with weight_block_size=None is not supported; supported: .*per block"),
         ({"weight_block_size": [0, 128]}, r"fp8 with weight_block_size=\(0, 128\)"),
         ({"weight_block_size": [128, 1 << 70]}, "settings of fp8 cannot be used"),
         ({"weight_block_size": [128]}, "settings of fp8 cannot be used"),
-        ({"activation_scheme": "static"}, "fp8 with activation_scheme='static'"),
+        ({"activation_scheme": "other"}, "fp8 with activation_scheme='other' is not supported; supported: .*per block"),
         ({"fmt": "e5m2"}, "fp8 with fmt='e5m2'"),
         ({"weight_block_size": [64, 64]}, r"weight_scale_inv has shape \[1, 1\], but config.json asks for"),
     ],

@@ -66,8 +66,8 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
         ("ct-fp8", group(weights=FP8, stored_as="float-quantized"), "no input_activations with .*'float-quantized'"),
         (
             "ct-fp8",
-            group(weights=FP8, input_activations=STATIC, stored_as="float-quantized"),
-            "static activations per tensor in group_0",
+            group(weights=FP8, input_activations=STATIC | {"strategy": "group"}, stored_as="float-quantized"),
+            "static activations per group in group_0",
         ),
         (
             "ct-fp8",
@@ -84,10 +84,10 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
             "ct-w8a8",
             group(
                 weights=INT8 | {"strategy": "channel"},
-                input_activations=INT8 | {"strategy": "tensor", "dynamic": False},
+                input_activations=INT8 | {"strategy": "token", "dynamic": False},
                 stored_as="int-quantized",
             ),
-            "static activations per tensor in group_0",
+            "static activations per token in group_0",
         ),
         (
             "ct-w8a8",

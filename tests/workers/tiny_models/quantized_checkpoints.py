@@ -159,6 +159,20 @@ def float_quantized(strategy: str = "channel") -> Format:
     return Format(pack, compressed_tensors_config("float-quantized", weights, inputs), ignored=("o_proj",))
 
 
+def with_static_inputs(of: Format) -> Format:
+    """A format of compressed-tensors with one scale per matrix, here a scalar, and one of its inputs."""
+
+    def pack(weight: Tensor) -> Packed:
+        packed, values = of.pack(weight)
+        scales = {"weight_scale": packed["weight_scale"].view(()), "input_scale": torch.tensor(0.02)}
+        return packed | scales, values
+
+    group = of.config["config_groups"]["group_0"]
+    inputs = group["input_activations"] | {"strategy": "tensor", "dynamic": False}
+    config = of.config | {"config_groups": {"group_0": group | {"input_activations": inputs}}}
+    return Format(pack, config, of.ignored)
+
+
 def block_fp8(*block: int) -> Format:
     """e4m3 with a scale per block of rows and columns, as DeepSeek-V3 and Qwen3 are published."""
 
@@ -172,6 +186,19 @@ def block_fp8(*block: int) -> Format:
         return {"weight": codes, "weight_scale_inv": scales}, codes.float() * whole
 
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": list(block)}
+    return Format(pack, config, ignored=("o_proj",))
+
+
+def matrix_fp8(scale: str, of_inputs: str, shape: tuple[int, ...]) -> Format:
+    """e4m3 with a scale per matrix and one of its inputs, under these names and of this shape."""
+
+    def pack(weight: Tensor) -> Packed:
+        whole = weight.abs().max() / 448
+        codes = (weight / whole).to(torch.float8_e4m3fn)
+        scales = {scale: whole.reshape(shape), of_inputs: torch.full(shape, 0.02)}
+        return {"weight": codes, **scales}, codes.float() * whole
+
+    config = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
     return Format(pack, config, ignored=("o_proj",))
 
 
@@ -193,6 +220,8 @@ W8A8: dict[str, Format] = {
     "ct-w8a8-tensor": int_quantized("tensor"),
     "ct-fp8": float_quantized(),
     "ct-fp8-tensor": float_quantized("tensor"),
+    "ct-fp8-static": with_static_inputs(float_quantized("tensor")),
+    "ct-w8a8-static": with_static_inputs(int_quantized("tensor")),
 }
 WEIGHT_ONLY: dict[str, Format] = {
     "ct-w4a16": pack_quantized(),
@@ -214,7 +243,12 @@ WEIGHT_ONLY: dict[str, Format] = {
 }
 FORMATS = W8A8 | WEIGHT_ONLY
 QUANTIZED, NOT_QUANTIZED = ("_proj", "indexer.wq_b", "indexer.wk"), ("indexer.weights_proj",)  # ends of names
-BLOCKS: dict[str, Format] = {"fp8-128": block_fp8(128, 128), "fp8-16": block_fp8(16, 32)}
+BLOCKS: dict[str, Format] = {
+    "fp8-128": block_fp8(128, 128),
+    "fp8-16": block_fp8(16, 32),
+    "fp8-matrix": matrix_fp8("weight_scale_inv", "activation_scale", ()),  # as Ministral 3 is published
+    "auto-fp8": matrix_fp8("weight_scale", "input_scale", (1,)),
+}
 
 
 def write_quantized(source: Path, folder: Path, form: str | Format) -> None:
