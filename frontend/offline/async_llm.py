@@ -133,17 +133,9 @@ class AsyncLLM:
 
         async def make() -> Prompt:
             check_keywords(vllm_keywords, AsyncLLM.chat.__annotations__)
-            options = ChatOptions(
-                tools,
-                add_generation_prompt,
-                continue_final_message,
-                chat_template,
-                chat_template_kwargs,
-                tool_choice,
-                parallel_tool_calls,
-                tokenization(tokenization_kwargs),
-                documents,
-            )
+            shown = add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs
+            rules = tool_choice, parallel_tool_calls, tokenization(tokenization_kwargs)
+            options = ChatOptions(tools, *shown, *rules, documents)
             return await off_loop(self._threads, LONG, self._text.chat_prompt, messages, options)
 
         return self._outputs(make, sampling_params, request_id, priority, lora_request)

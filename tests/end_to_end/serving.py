@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from paged_serve.frontend.supervision.supervisor import Supervisor
 
 ROOT = Path(__file__).parent.parent.parent
 START_TIMEOUT_S = 200.0
@@ -143,3 +146,17 @@ def serving(*options: str) -> Iterator[Server]:
     finally:
         server.kill()
         server.log.close()
+
+
+@contextmanager
+def supervised(supervisor: Supervisor) -> Iterator[Supervisor]:
+    """The supervisor, ready, while a thread of this process runs it."""
+    supervisor.start()
+    supervisor.wait_ready(START_TIMEOUT_S)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+        thread.join(STOP_TIMEOUT_S)

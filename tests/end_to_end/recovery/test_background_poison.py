@@ -2,9 +2,8 @@
 
 import http.client
 import json
-import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from paged_serve.frontend.supervision.processes.child import MODULES
 from paged_serve.frontend.supervision.supervisor import Supervisor
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, ServerConfig
 from paged_serve.protocol.messages.engine_core import DEADLY_ISOLATIONS
+
+from ..serving import supervised
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 POISON = "deadly nightshade"  # the text of poisoned_frontend.py
@@ -38,14 +39,8 @@ def supervisor(monkeypatch, tmp_path_factory):
     supervisor = Supervisor(
         config, open_http_socket(config.server), modules={**MODULES, "frontend": "poisoned_frontend"}
     )
-    supervisor.start()
-    supervisor.wait_ready(WITHIN_S)
-    with ExitStack() as ends:
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        ends.callback(thread.join, WITHIN_S)
-        ends.callback(supervisor.stop)
-        yield supervisor
+    with supervised(supervisor) as running:
+        yield running
 
 
 def ask(supervisor: Supervisor, method: str, path: str, body: dict | None = None, **headers: str) -> dict:

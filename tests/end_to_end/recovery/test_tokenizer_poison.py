@@ -6,9 +6,8 @@ The tokenizer is the demo model's with one more expression, which takes minutes 
 import http.client
 import json
 import shutil
-import threading
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,8 @@ from paged_serve.frontend.text.off_loop import INLINE_CHARS
 from paged_serve.frontend.text.poison_texts import DEADLY_FAILURES
 from paged_serve.protocol.errors import TOKENIZER_FAILS
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, ServerConfig
+
+from ..serving import supervised
 
 pytestmark = pytest.mark.skipif(not demo_model_folder().is_dir(), reason="needs the demo model")
 WITHIN_S = 200.0
@@ -54,14 +55,8 @@ def supervisor(monkeypatch, tmp_path_factory):
     )
     modules = {**MODULES, "frontend": "impatient_frontend"}
     supervisor = Supervisor(config, open_http_socket(config.server), modules=modules)
-    supervisor.start()
-    supervisor.wait_ready(WITHIN_S)
-    with ExitStack() as ends:
-        thread = threading.Thread(target=supervisor.run)
-        thread.start()
-        ends.callback(thread.join, WITHIN_S)
-        ends.callback(supervisor.stop)
-        yield supervisor
+    with supervised(supervisor) as running:
+        yield running
 
 
 def answer_to(supervisor: Supervisor, text: str) -> tuple[int, str | None, dict]:

@@ -58,8 +58,7 @@ def test_time_limits_are_met_or_refused_at_once(seed):
     assert len(served) > 800  # as many as without a limit
     assert max(asked.first_token_s for asked in served) < 2.0 + 0.5  # a request that runs at its deadline continues
     assert len(expired) < 0.2 * len(served)
-    # less than 0 within a step, when the clock still shows its start
-    assert max(asked.rejected_s for asked in refused) < 0.2
+    assert max(asked.rejected_s for asked in refused) <= 0  # within a step the clock still shows its start
     assert all(asked.rejected.retry_after_s > 0 for asked in refused)
 
 

@@ -104,7 +104,7 @@ HALF_EARLY = (
 HALF_NIGHTLY = (
     *("qwen2-yarn", "qwen3", "opt-untied-gelu", "granite", "gemma4-keys-as-values", "gpt-neox", "olmo2", "gemma2"),
     *("bamba", "granite4-dense", "jamba-dense", "falcon-h1-with-norms"),
-    *("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "phi", "stablelm"),
+    *("codegen", "gpt-neox-in-turn", "gptj", "phi", "stablelm"),
     *("falcon", "falcon-two-norms", "falcon-in-turn"),
     *("stablelm-parallel", "cohere2", "olmo", "olmo3", "glm", "glm4", "exaone4"),
     *("llama4", "nemotron", "arcee", "stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "mpt"),
@@ -143,14 +143,16 @@ def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tm
             loop = PagedLoop(model)
             found = loop.prefill(loop.row(prompt))
             of_pool.append(float((found - exact_logits).norm() / (their_logits - exact_logits).norm()))
-    assert max(map(median, ratios)) < 1.05  # more than 1 only in GPT-Neo, whose scores are float32 there, too
+    assert max(map(median, ratios)) < 1
 
 
+@pytest.mark.parametrize("variant", ["opt-350m", pytest.param("gpt-neo", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_of_post_norms_is_as_accurate_as_in_transformers(dtype, tmp_path, pools):
-    """Each norm and the last projection round the residual in both, so that ours rounds no less often."""
+def test_half_precision_is_as_accurate_as_in_transformers(variant, dtype, tmp_path, pools):
+    """Ours rounds no less often: with post-norms each norm and the last projection round the residual in both, and
+    transformers computes GPT-Neo's scores in float32, too."""
     prompt = random_tokens(120)
-    exact = reference_logits(reference("opt-350m", tmp_path, dtype), prompt)
+    exact = reference_logits(reference(variant, tmp_path, dtype), prompt)
     half_logits = reference_logits(transformers_model(tmp_path, dtype), prompt)
     for pool in pools:
         loop = PagedLoop(ours(tmp_path, pool=pool))

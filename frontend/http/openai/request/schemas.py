@@ -283,14 +283,7 @@ def without_prompt(body: Body) -> Body:
     """A copy to keep during the answer, without the fields that became prompt and parameters."""
     large = (
         *("prompt", "token_ids", "suffix", "messages", "tools", "functions", "documents", "chat_template_kwargs"),
-        *(
-            "logit_bias",
-            "allowed_token_ids",
-            "bad_words",
-            "response_format",
-            "structured_outputs",
-            "metadata",
-            "prediction",
-        ),
+        *("logit_bias", "allowed_token_ids", "bad_words", "response_format", "structured_outputs"),
+        *("metadata", "prediction"),
     )
     return msgspec.structs.replace(body, **{name: None for name in large if hasattr(body, name)})
