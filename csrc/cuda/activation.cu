@@ -8,8 +8,10 @@
 
 struct ActivationParams {
   void* out;             // [rows, SIZE]
-  const void* x;         // [rows, SIZE]; gated: [rows, 2 * SIZE], gate then up
+  const void* x;         // [rows, SIZE], whose rows are x_packs packs of 8 apart
+  const void* up;        // likewise, with IS_GATED
   const int32_t* count;  // rows in use, or null: all
+  int x_packs, up_packs;
   float alpha_p, alpha_n;  // xielu
 };
 
@@ -43,14 +45,13 @@ DEVICE float activated(float x, const ActivationParams& p, float (*function)(flo
 }
 
 KERNEL(activation, ActivationParams) {
-  constexpr int IN_PACKS = IS_GATED ? 2 * PACKS : PACKS;
   const int64_t row = blockIdx.x;
   const int at = blockIdx.y * THREADS + threadIdx.x;
   if (at >= PACKS) return;
   if (p.count && row >= *p.count) return;
   float x[8], up[8];
-  load8<SCALAR>(x, p.x, row * IN_PACKS + at);
-  if (IS_GATED) load8<SCALAR>(up, p.x, row * IN_PACKS + PACKS + at);
+  load8<SCALAR>(x, p.x, row * p.x_packs + at);
+  if (IS_GATED) load8<SCALAR>(up, p.up, row * p.up_packs + at);
 #pragma unroll
   for (int e = 0; e < 8; e++) x[e] = activated(x[e], p, ACTIVATION) * (IS_GATED ? up[e] : 1.f);
   store8<SCALAR>(p.out, row * PACKS + at, x);

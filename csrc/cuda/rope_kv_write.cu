@@ -1,7 +1,8 @@
 // Splits a token's projection into queries, keys and values. Each head's query and key is normalised (if there are norms),
 // then rotated: elements i and i + HEAD_DIM / 2 are a pair. A norm scales to a mean square of 1; if IS_CENTRED, it first
-// subtracts the mean. Queries go to `query`, keys and values to the token's slot of the cache. A token with a negative slot
-// pads a CUDA graph's batch, and none of its results are written.
+// subtracts the mean. With NORMALISES_VALUES values are normalised, too, without weights. Queries go to `query`, keys and
+// values to the token's slot of the cache; without KV_HEADS there are queries alone. A token with a negative slot pads a CUDA
+// graph's batch, and none of its results are written.
 //
 // One block per token. A head belongs to LANES lanes, each with one pack of 8 of either half and so with whole pairs; the
 // lanes beyond HEAD_DIM / 16 are idle. Results are computed in float and rounded once, when they are stored. A head's sum
@@ -10,7 +11,7 @@
 // 128: 47 us for 8,192 tokens. The angles, 4 * HEAD_DIM bytes per position, are read by all heads and stay in L1 and L2.
 //
 // -D SCALAR: bf16 or fp16. CACHED: SCALAR or fp8. HEAD_DIM: a multiple of 16, at most 512. HEADS, KV_HEADS, BLOCK_SIZE,
-// IS_CENTRED: 0 or 1. THREADS, SHARED_BYTES.
+// IS_CENTRED, NORMALISES_VALUES: 0 or 1. THREADS, SHARED_BYTES.
 #include "packs.cuh"
 
 struct RopeKvWriteParams {
@@ -37,6 +38,7 @@ constexpr int power_of_two_from(int x) {
   return power;
 }
 constexpr int PACKS = HEAD_DIM / 8, HALF_PACKS = PACKS / 2, ALL_HEADS = HEADS + 2 * KV_HEADS;
+constexpr int STORED_HEADS = KV_HEADS > 0 ? KV_HEADS : 1;  // divides
 constexpr int LANES = power_of_two_from(HALF_PACKS), HEADS_OF_WARP = 32 / LANES, WARPS = THREADS / 32;
 static_assert(HEAD_DIM % 16 == 0 && HALF_PACKS <= 32 && SHARED_BYTES == 0);
 
@@ -59,14 +61,18 @@ DEVICE void centre(float (&low)[8], float (&high)[8], bool has_norm) {
   for (int e = 0; e < 8; e++) low[e] -= mean, high[e] -= mean;
 }
 
-// Normalises a head. All lanes of a warp call it; those with a null `weight` keep their elements.
-DEVICE void normalise(float (&low)[8], float (&high)[8], const float* weight, const float* bias, int pack, float eps) {
+// Normalises a head. All lanes of a warp call it; those with a null `weight` keep their elements, unless they are `bare`.
+DEVICE void normalise(float (&low)[8], float (&high)[8], bool bare, const float* weight, const float* bias, int pack,
+                      float eps) {
   float squares = 0.f;
 #pragma unroll
   for (int e = 0; e < 8; e++) squares = fmaf(low[e], low[e], squares);
 #pragma unroll
   for (int e = 0; e < 8; e++) squares = fmaf(high[e], high[e], squares);
   const float scale = 1.f / sqrtf(sum_of_head(squares) / HEAD_DIM + eps);
+  if (bare)
+#pragma unroll
+    for (int e = 0; e < 8; e++) low[e] *= scale, high[e] *= scale;
   if (!weight) return;
   float low_weight[8], high_weight[8];
   load8<float>(low_weight, weight, pack);
@@ -121,16 +127,17 @@ KERNEL(rope_kv_write, RopeKvWriteParams) {
       load8<SCALAR>(low, p.projected, from + pack);
       load8<SCALAR>(high, p.projected, from + HALF_PACKS + pack);
     }
-    if (p.query_norm || p.key_norm) {
+    if (NORMALISES_VALUES || p.query_norm || p.key_norm) {
       const bool has_norm = present && !is_value;
       const int at = pack + (is_query ? head : head - HEADS) * p.norm_packs;
       if (IS_CENTRED) centre(low, high, has_norm);
-      normalise(low, high, has_norm ? is_query ? p.query_norm : p.key_norm : nullptr,
+      normalise(low, high, NORMALISES_VALUES && is_value, has_norm ? is_query ? p.query_norm : p.key_norm : nullptr,
                 is_query ? p.query_bias : p.key_bias, at, p.eps);
     }
     if (!present) continue;
     if (!is_value) turn(low, high, cosine, sine);
-    const int64_t row = (slot / BLOCK_SIZE * KV_HEADS + (head - HEADS) % KV_HEADS) * BLOCK_SIZE + slot % BLOCK_SIZE;
+    const int kv_head = (head - HEADS) % STORED_HEADS;
+    const int64_t row = (slot / BLOCK_SIZE * STORED_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE;
     if (is_query)
       put_head<SCALAR>(p.query, token * HEADS + head, pack, low, high, query_factor);
     else if (is_value)

@@ -53,14 +53,21 @@ def layer_norm(executor: Any, hidden: Tensor, *rest: Any) -> Tensor:
     return elementwise_calls.layer_norm(executor.pool, hidden, *rest)
 
 
-def activate(executor: Any, x: Tensor, function: elementwise.Activation, is_gated: bool, *out: Tensor) -> Tensor:
+def activate(
+    executor: Any,
+    x: Tensor,
+    function: elementwise.Activation,
+    is_gated: bool,
+    out: Tensor | None = None,
+    up: Tensor | None = None,
+) -> Tensor:
     if not isinstance(executor, CpuKernels):
-        return elementwise.activate(executor, x, function, is_gated, *out, alphas=XIELU)
+        return elementwise.activate(executor, x, function, is_gated, out, alphas=XIELU, up=up)
     known(x.dtype in CPU_DTYPES, f"{x.dtype}")
     activation = Activation(
         "gelu" if function == "gelu_erf" else function, is_gated, alpha_p=XIELU[0], alpha_n=XIELU[1]
     )
-    return cpu_elementwise.activate(executor.pool, x, activation, *out)
+    return cpu_elementwise.activate(executor.pool, x, activation, out, up)
 
 
 def cap_logits(executor: Any, logits: Tensor, cap: float) -> Tensor:

@@ -10,8 +10,9 @@
 // shared memory if a block has all keys, by merge.cu if there is a block per split. Masked keys leave top, total and sums
 // unchanged. The shapes divide the work differently: for decode (ROW_WARPS 1, SHARING 4) four warps share 16 rows, and each
 // scores 16 keys of a tile and sums a quarter of the dims; for prefill (4, 1) each warp has its own 16 rows; with 256 dims
-// (4, 2). The cost: in decode two more barriers per tile than with a softmax per warp, and 2.5 KB of shared memory; in
+// (4, 2), and with more than 256 (2, 4). The cost: in decode two more barriers per tile than with a softmax per warp, and 2.5 KB of shared memory; in
 // prefill one pass over 4 * HEAD_DIM bytes of shared memory per row every 512 keys, about 4 % [E], in the queries' space.
+// Heads of more than 256 dims have their queries in shared memory and the joined sums in registers.
 //
 // Floors on an H200, bf16: decode reads 4 * kv_heads * HEAD_DIM bytes per cached token (batch 32 of 4,096 tokens, 8 x 128:
 // 125 us at 4.3 TB/s); with two blocks per multiprocessor up to 170 KB are in flight, about 40 are needed. Causal prefill
@@ -29,6 +30,7 @@
 //   bf16     96    117 / 200   118 / 200   124 / 200   154 / 236    89 / 76, 2
 //   bf16    128    123 / 211   117 / 216   126 / 221   160 / 255    113 / 100, 2
 //   bf16    256    186 / 238   181 / 181   198 / 243   208 / 254    85 / 206, 2 / 1
+//   bf16    512    241 / 241   241 / 241   246 / 245   251 / 240   214 / 168, 1
 //   fp8      64     89 / 168   119 / 168   117 / 167   109 / 185    56 / 45, 2
 //   fp8     128    122 / 243   119 / 215   122 / 219   146 / 222    100 / 85, 2
 //   fp8     256    187 / 240   183 / 183   187 / 251   212 / 251    103 / 175, 2 / 1
@@ -37,47 +39,30 @@
 // HAS_ALIBI, IS_BIDIRECTIONAL: 0 or 1; with the latter a token attends to all keys of its request.
 // ATTENTION_CHUNK: a token attends to keys from its last multiple on; 0: none. ROW_WARPS, SHARING: the shape. RING: half
 // tiles in shared memory. THREADS, SHARED_BYTES.
+#include "attention/query.cuh"
 #include "attention/tiles.cuh"
-#include "attention/values.cuh"
+#include "attention/total.cuh"
 
-constexpr int QUERY_BYTES = ROWS * STRIDE, SUMS = 2 * WARP_PAIRS<PAIRS>, TOTAL_BYTES = SUMS * THREADS * 16;
+constexpr bool IS_WIDE = HEAD_DIM > 256;
+constexpr int SUMS = 2 * WARP_PAIRS<PAIRS>, TOTAL_BYTES = IS_WIDE ? 0 : SUMS * THREADS * 16;
 constexpr int FRONT_BYTES = QUERY_BYTES > TOTAL_BYTES ? QUERY_BYTES : TOTAL_BYTES;
-static_assert(THREADS == 32 * ROW_WARPS * SHARING);
+static_assert(THREADS == 32 * ROW_WARPS * SHARING && (RING > 1 || IS_WIDE));
 static_assert(SHARED_BYTES == FRONT_BYTES + EXCHANGE_BYTES + RING * SLOT_BYTES + WIDE_BYTES + PLACES_BYTES);
 
-using Query = uint32_t[PAIRS][4];
+// Where a warp has the queries and the joined sums of its rows.
+template <bool WIDE>
+struct Held {
+  using Query = KeptQuery;
+  using Total = SharedTotal<PAIRS>;  // where the queries were
+};
+template <>
+struct Held<true> {
+  using Query = SharedQuery;
+  using Total = KeptTotal<PAIRS>;
+};
 using Sums = SumsOf<PAIRS>;
-
-DEVICE void copy_query(unsigned char* shared, const Item& item) {
-  const SCALAR* query = static_cast<const SCALAR*>(item.p.query);
-#pragma unroll
-  for (int i = threadIdx.x; i < ROWS * HEAD_DIM / 8; i += THREADS) {
-    const int row = i / (HEAD_DIM / 8), chunk = i % (HEAD_DIM / 8);
-    const bool valid = row < item.work.rows;
-    const int64_t at = valid ? item.at(row, item.p.query_stride) + chunk * 8 : 0;
-    copy_async16(shared + row * STRIDE + chunk * 16, query + at, valid);
-  }
-}
-DEVICE void load_query(Query& query, const unsigned char* shared, const Item& item) {
-  const unsigned char* row = shared + (item.row_warp * 16 + item.lane % 16) * STRIDE + item.lane / 16 * 16;
-#pragma unroll
-  for (int k = 0; k < PAIRS; k++) load_matrices(query[k], row + k * 32);
-}
-
-// The scores of this warp's rows with its part of the tile's keys.
-DEVICE void score(Scores& scores, const Query& query, const unsigned char* keys, const Item& item) {
-  const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
-  const unsigned char* row = keys + key * STRIDE + item.lane / 8 % 2 * 16;
-#pragma unroll
-  for (int k = 0; k < PAIRS; k++)
-#pragma unroll
-    for (int t = 0; t < WARP_KEYS / 16; t++) {
-      uint32_t b[4];  // keys 0-7, dims 0-7 | 8-15, then keys 8-15
-      load_matrices(b, row + t * 16 * STRIDE + k * 32);
-      multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[1]);
-      multiply_add<SCALAR>(scores[2 * t + 1], query[k], b[2], b[3]);
-    }
-}
+using Query = Held<IS_WIDE>::Query;
+using Total = Held<IS_WIDE>::Total;
 
 // Adds ALiBi's bias to the scores of this warp's keys, which begin at `first_key`.
 DEVICE void slant(Scores& scores, int first_key, const Item& item) {
@@ -117,41 +102,6 @@ DEVICE void shape_and_mask(Scores& scores, int first_key, const Item& item) {
   }
 }
 
-// The joined results of the splits before the current one. A thread's sums are in shared memory, where the queries were.
-struct Total {
-  float4* sums;
-  float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
-  bool empty = true;
-
-  // Joins the total into `part`, which becomes the new total.
-  DEVICE void join_into(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
-    float part_total[2];
-    softmax.add_lanes();
-    exchange.join_totals(part_total, softmax.total);
-    Shares shares[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) shares[i] = join(top[i], total[i], softmax.top[i], part_total[i], to_log2);
-    if (empty) return;
-#pragma unroll
-    for (int d = 0; d < SUMS; d++) {
-      const float4 old = sums[d * THREADS + threadIdx.x];
-      part[d][0] = shares[0].join(old.x, part[d][0]), part[d][1] = shares[0].join(old.y, part[d][1]);
-      part[d][2] = shares[1].join(old.z, part[d][2]), part[d][3] = shares[1].join(old.w, part[d][3]);
-    }
-  }
-  DEVICE void close_split(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
-    join_into(part, softmax, exchange, to_log2);
-#pragma unroll
-    for (int d = 0; d < SUMS; d++) {
-      sums[d * THREADS + threadIdx.x] = make_float4(part[d][0], part[d][1], part[d][2], part[d][3]);
-#pragma unroll
-      for (int e = 0; e < 4; e++) part[d][e] = 0.f;
-    }
-    softmax = Softmax<MINE>{};
-    empty = false;
-  }
-};
-
 DEVICE void store(const Sums& sums, const Total& total, const Item& item) {
   const PagedAttentionParams& p = item.p;
 #pragma unroll
@@ -182,14 +132,13 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
   HalfTiles tiles(source, shared + FRONT_BYTES + EXCHANGE_BYTES);
   copy_query(shared, item);
   tiles.start();
-  Query query;
-  copy_wait<RING - 2>();
+  copy_wait<PENDING>();
   __syncthreads();
-  load_query(query, shared, item);
+  const Query query(query_of(shared, item));
 
   Sums sums = {};
   Softmax<MINE> softmax;
-  Total total{reinterpret_cast<float4*>(shared)};
+  Total total(shared);
   const int first_tile = source.from / TILE_KEYS * TILE_KEYS;
   for (int key = first_tile; key < source.to; key += TILE_KEYS) {
     const unsigned char* keys = tiles.keys(item.share);
@@ -203,8 +152,7 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
     const unsigned char* values = tiles.values(item.share);  // its barrier makes the weights of other warps visible
     add_values<PAIRS>(sums, keep, weights, exchange, values, item);
   }
-  total.join_into(sums, softmax, exchange, to_log2);
-  store(sums, total, item);
+  store(total.finish(sums, softmax, exchange, to_log2), total, item);
 }
 
 KERNEL(paged_attention, PagedAttentionParams) {

@@ -1,11 +1,12 @@
 // Copies keys and values from the paged cache to shared memory: half tiles K0 V0 K1 V1 ... in a ring of slots, copied
-// asynchronously, RING - 1 ahead. When an fp8 half has arrived, the warps that read it widen it to SCALAR.
+// asynchronously, RING - 1 ahead; with a single slot each is waited for. When an fp8 half has arrived, the warps that read it widen it to SCALAR.
 #pragma once
 #include "attention/source.cuh"
 
 constexpr bool WIDENS = sizeof(KV) == 1;
 constexpr int WIDE_BYTES = WIDENS ? TILE_KEYS * STRIDE : 0;
-static_assert(RING >= 2);
+constexpr int PENDING = RING > 1 ? RING - 2 : 0;  // copies that may be under way when one is read
+static_assert(RING >= 1);
 
 // Widens 16 elements of one row.
 DEVICE void widen16(unsigned char* to, const unsigned char* from) {
@@ -63,9 +64,13 @@ class HalfTiles {
   }
   DEVICE const unsigned char* arrived() {
     if (!asks_values_) places_.publish();
-    copy_wait<RING - 2>();
+    if (RING > 1) copy_wait<PENDING>();
     __syncthreads();  // all copies have arrived, and all threads are done with the slot that is filled next
     ask();
+    if (RING == 1) {
+      copy_wait<0>();
+      __syncthreads();
+    }
     const unsigned char* half = ring_ + read_ * SLOT_BYTES;
     read_ = read_ + 1 == RING ? 0 : read_ + 1;
     return half;

@@ -13,6 +13,7 @@ struct RouteExpertsParams {
   const float* logits;      // [segments, rows, EXPERTS + HAS_GATE], to be added in this order
   const float* bias;        // [EXPERTS], or null
   const float* correction;  // [EXPERTS], or null
+  const float* factors;     // [EXPERTS], of weights at the end; or null
   int32_t rows, segments;
   float scale, jitter;
 };
@@ -113,5 +114,8 @@ KERNEL(route_experts, RouteExpertsParams) {
     for (int i = 0; i < TOP_K; i++) total += scratch[i];
     divisor = total + LEAST_SUM;
   }
-  each_element<TOP_K>([&](int s, int at) { p.weights[first + at] = found[s] / divisor * p.scale; });
+  each_element<TOP_K>([&](int s, int at) {
+    const float factor = p.factors ? p.factors[p.experts[first + at]] : 1.f;
+    p.weights[first + at] = found[s] / divisor * factor * p.scale;
+  });
 }

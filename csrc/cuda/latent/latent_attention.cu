@@ -16,14 +16,15 @@
 //
 // -D SCALAR and KV: bf16 or fp16. HEAD_DIM, VALUE_DIM: multiples of 16. GROUP: heads. BLOCK_SIZE. ROW_WARPS, SHARING.
 // STAGES: tiles in shared memory, 1 or 2. IS_BIDIRECTIONAL and ATTENTION_CHUNK are 0. THREADS, SHARED_BYTES.
-#include "attention/values.cuh"
+#include "attention/query.cuh"
+#include "attention/total.cuh"
 
-constexpr int QUERY_BYTES = ROWS * STRIDE, VALUE_PAIRS = VALUE_DIM / 16;
-constexpr int SUMS = 2 * WARP_PAIRS<VALUE_PAIRS>;
+constexpr int VALUE_PAIRS = VALUE_DIM / 16;
 static_assert(VALUE_DIM % 16 == 0 && VALUE_DIM <= HEAD_DIM && THREADS == 32 * ROW_WARPS * SHARING);
 static_assert(SHARED_BYTES == QUERY_BYTES + EXCHANGE_BYTES + STAGES * SLOT_BYTES + PLACES_BYTES && (STAGES == 1 || STAGES == 2));
 
 using Sums = SumsOf<VALUE_PAIRS>;
+using Total = KeptTotal<VALUE_PAIRS>;
 
 // The tiles of an item's keys, in order; with two stages the next one is copied while one is read.
 class Tiles {
@@ -64,35 +65,8 @@ class Tiles {
   int next_key_, filled_ = 0;
 };
 
-DEVICE void copy_query(unsigned char* shared, const Item& item) {
-  const SCALAR* query = static_cast<const SCALAR*>(item.p.query);
-#pragma unroll 4
-  for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-    const int row = i / CHUNKS, chunk = i % CHUNKS;
-    const bool valid = row < item.work.rows;
-    const int64_t at = valid ? item.at(row, item.p.query_stride) + chunk * 8 : 0;
-    copy_async16(shared + row * STRIDE + chunk * 16, query + at, valid);
-  }
-  copy_commit();
-}
-
-// The scores of this warp's rows with its part of the tile's keys; later keys are masked.
-DEVICE void score(Scores& scores, const unsigned char* query, const unsigned char* keys, int first_key, const Item& item) {
-  const unsigned char* row = query + (item.row_warp * 16 + item.lane % 16) * STRIDE + item.lane / 16 * 16;
-  const int key = item.share * WARP_KEYS + item.lane % 8 + item.lane / 16 * 8;
-  const unsigned char* of_keys = keys + key * STRIDE + item.lane / 8 % 2 * 16;
-#pragma unroll 4
-  for (int k = 0; k < PAIRS; k++) {
-    uint32_t a[4];
-    load_matrices(a, row + k * 32);
-#pragma unroll
-    for (int t = 0; t < MINE; t++) {
-      uint32_t b[4];  // keys 0-7, dims 0-7 | 8-15, then keys 8-15
-      load_matrices(b, of_keys + t * 16 * STRIDE + k * 32);
-      multiply_add<SCALAR>(scores[2 * t], a, b[0], b[1]);
-      multiply_add<SCALAR>(scores[2 * t + 1], a, b[2], b[3]);
-    }
-  }
+// Masks the keys that a row does not attend to.
+DEVICE void mask(Scores& scores, int first_key, const Item& item) {
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const Sight sight = item.sight(item.last_seen(item.row_of(i)));
@@ -104,29 +78,7 @@ DEVICE void score(Scores& scores, const unsigned char* query, const unsigned cha
   }
 }
 
-// The joined results of the splits before the current one.
-struct Total {
-  Sums sums = {};
-  float top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
-
-  // Joins a split's sums, which start again from 0.
-  DEVICE void add(Sums& part, Softmax<MINE>& softmax, Exchange& exchange, float to_log2) {
-    float part_total[2];
-    softmax.add_lanes();
-    exchange.join_totals(part_total, softmax.total);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const Shares shares = join(top[i], total[i], softmax.top[i], part_total[i], to_log2);
-#pragma unroll
-      for (int d = 0; d < SUMS; d++)
-#pragma unroll
-        for (int e = 2 * i; e < 2 * i + 2; e++) sums[d][e] = shares.join(sums[d][e], part[d][e]), part[d][e] = 0.f;
-    }
-    softmax = Softmax<MINE>{};
-  }
-};
-
-DEVICE void store(const Total& total, const Item& item) {
+DEVICE void store(const Sums& sums, const Total& total, const Item& item) {
   const PagedAttentionParams& p = item.p;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -139,10 +91,10 @@ DEVICE void store(const Total& total, const Item& item) {
     if (item.work.slot >= 0 && item.share == 0 && item.lane % 4 == 0)
       p.part_tops[slot] = make_float2(total.top[i], total.total[i]);
 #pragma unroll
-    for (int d = 0; d < SUMS; d++) {
+    for (int d = 0; d < Total::SUMS; d++) {
       const int pair = item.share + d / 2 * SHARING, dim = pair * 16 + d % 2 * 8 + item.lane % 4 * 2;
       if (VALUE_PAIRS % SHARING && pair >= VALUE_PAIRS) break;
-      const float x = total.sums[d][2 * i], y = total.sums[d][2 * i + 1];
+      const float x = sums[d][2 * i], y = sums[d][2 * i + 1];
       if (item.work.slot >= 0) *reinterpret_cast<float2*>(p.part_sums + slot * VALUE_DIM + dim) = make_float2(x, y);
       else *reinterpret_cast<uint32_t*>(out + dim) = pack2<SCALAR>(finished(x, scale), finished(y, scale));
     }
@@ -154,25 +106,25 @@ DEVICE void attend(const Item& item, unsigned char* shared) {
   const Source source = item.source();
   const bool has_rows = item.row_warp * 16 < item.work.rows;  // warps without rows only copy and wait
   Exchange exchange(shared + QUERY_BYTES, item.row_warp, item.share, item.lane);
-  copy_query(shared, item);
+  copy_query(shared, item);  // with the first tile
+  const SharedQuery query(query_of(shared, item));
   Tiles tiles(source, shared + QUERY_BYTES + EXCHANGE_BYTES);
   Sums sums = {};
   Softmax<MINE> softmax;
-  Total total;
+  Total total(shared);
   const int first_tile = source.from / TILE_KEYS * TILE_KEYS;
   for (int key = first_tile; key < source.to; key += TILE_KEYS) {
     const unsigned char* keys = tiles.next();
-    if (key % SPLIT_KEYS == 0 && key > first_tile) total.add(sums, softmax, exchange, to_log2);
+    if (key % SPLIT_KEYS == 0 && key > first_tile) total.close_split(sums, softmax, exchange, to_log2);
     Scores scores = {};
-    if (has_rows) score(scores, shared, keys, key, item);
+    if (has_rows) score(scores, query, keys, item), mask(scores, key, item);
     Weights weights;
     float keep[2];
     weigh(weights, scores, keep, softmax, exchange, to_log2);
     if (SHARING > 1) __syncthreads();  // the weights of all warps are visible
     if (has_rows) add_values<VALUE_PAIRS>(sums, keep, weights, exchange, keys, item);
   }
-  total.add(sums, softmax, exchange, to_log2);
-  store(total, item);
+  store(total.finish(sums, softmax, exchange, to_log2), total, item);
 }
 
 KERNEL(latent_attention, PagedAttentionParams) {

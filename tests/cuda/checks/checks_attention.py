@@ -12,6 +12,7 @@ from .attention_case import ALL_DECODE, ALL_PREFILL, PLAIN, Batch, Options, Requ
 BFLOAT16, FLOAT16, FP8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 USUAL = AttentionShape(BFLOAT16, BFLOAT16, 8, 2, 64, 16)
 NARROWED = AttentionShape(FLOAT16, FP8, 4, 1, 80, 32)
+WIDE = AttentionShape(BFLOAT16, BFLOAT16, 2, 1, 464, 16)
 
 
 def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
@@ -29,6 +30,9 @@ def check_attention(launcher: EmulatorLauncher, device: str = "cpu") -> None:
     slanted = batch(replace(alibi, attention_chunk=510), [(1, 64), (21, 500)])
     _agree(launcher, slanted, Options(sinks=True), ALL_PREFILL)
     _agree(launcher, batch(replace(alibi, is_bidirectional=True), [(33, 0), (70, 0)]), Options(cap=5.0), ALL_PREFILL)
+    wide = batch(WIDE, [(1, 600), (17, 500)])
+    _agree(launcher, wide, PLAIN, ALL_PREFILL)
+    assert torch.equal(run(launcher, wide, arch="sm_89"), run(launcher, wide)), "with a single slot"
     assert launcher.stats.bank_conflicts == 0
 
 

@@ -85,6 +85,9 @@ def check_activation(launcher, dtype, rows, size, activation, is_gated=True, dev
     assert (off <= absolute + 1.01 * ROUNDING[dtype] * found.double().abs()).all()
     alone = activate(launcher, x[-1:].contiguous().to(device), activation, is_gated).cpu()
     assert torch.equal(alone, found[-1:])
+    if is_gated:
+        gates, ups = x[:, :size].contiguous().to(device), torch.cat((x, x), 1).to(device)[:, size : 2 * size]
+        assert torch.equal(activate(launcher, gates, activation, True, up=ups).cpu(), found)
 
 
 def check_capped_logits(launcher, rows, columns, cap, device="cpu"):
@@ -147,6 +150,7 @@ class Rotation:
             # Powers of two: csrc/cpu rounds queries before it scales them.
             scales = 2.0 ** torch.randint(-1, 2, (len(self.angles),), generator=random)
             self.options = {"biases": tuple(biases), "is_centred": True, "query_scales": scales}
+        self.normalises_values = norms == "values, too"
         self.scales = (0.25, 0.5) if cached == FP8 else (1.0, 1.0)
 
     def run(self, launcher, tokens=slice(None)):
@@ -160,7 +164,9 @@ class Rotation:
         view = writing_view(*indices, keys[1:-1], values[1:-1])
         angles = self.angles.to(self.device)
         options = dict(self.options)
-        if options:
+        if self.normalises_values:
+            options["normalises_values"] = True
+        if "biases" in options:
             options["biases"] = tuple(bias.to(self.device) for bias in options["biases"])
             options["query_scales"] = options["query_scales"].to(self.device)
         rotate_and_cache(launcher, projected, angles, view, query[1:-1], *on, EPS, self.scales, **options)
@@ -175,6 +181,8 @@ class Rotation:
             query, key = (centred(x, norm, bias, EPS) for x, norm, bias in pairs)
         elif self.norms[0] is not None:
             query, key = (normalised(x, norm, EPS) for x, norm in zip((query, key), self.norms, strict=True))
+        if self.normalises_values:
+            value = normalised(value, torch.ones(self.head_dim), EPS)
         angles, query_scales = self.angles[self.positions], self.options.get("query_scales", torch.ones(10_000))
         factors = query_scales[self.positions].double().view(-1, 1, 1)
         return rotated(query, angles) * factors, rotated(key, angles), value
@@ -196,7 +204,10 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
     expected_query, expected_keys, expected_values = (x[used] for x in case.rotated())
     _check_close(query, expected_query, 1.0)
     _check_close(keys, expected_keys, case.scales[0])
-    assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
+    if case.normalises_values:
+        _check_close(values, expected_values, case.scales[1])
+    else:
+        assert torch.equal(bits(values), bits(rounded(expected_values / case.scales[1], cached)))
     if not norms and not isinstance(launcher, CpuKernels):  # CPU kernels use fused multiply-adds
         query_in_float, keys_in_float = (x[used] for x in case.rotated_in_float())
         assert torch.equal(bits(query), bits(rounded(query_in_float, dtype)))
@@ -206,6 +217,24 @@ def check_rotation(launcher, dtype, cached, head_dim, heads, kv_heads, block_siz
         case.run(launcher, slice(last, last + 1)), found, (0, *2 * [places[-1]]), strict=True
     ):
         assert torch.equal(bits(alone[at]), bits(together[last if together is found[0] else at]))
+
+
+def check_rotated_queries(launcher, dtype, head_dim, heads, tokens, device="cpu"):
+    """Queries alone have the bits that they have beside keys and values, and the cache is not written."""
+    case = Rotation(dtype, dtype, head_dim, heads, 1, 16, tokens, True, device)
+    together, used = case.run(launcher)[0], case.slots >= 0
+    view = writing_view(case.positions.to(device), case.slots.to(device), *_caches(case, device))
+    projected, angles = case.projected[:, :heads].flatten(1).contiguous().to(device), case.angles.to(device)
+    query = torch.zeros_like(together).to(device)
+    norm = case.norms[0].to(device)
+    rotate_and_cache(launcher, projected, angles, view, query, norm, None, EPS, (1.0, 1.0), has_keys=False)
+    assert torch.equal(bits(query.cpu()[used]), bits(together[used]))
+    assert all((bits(cache[0].cpu()) == UNTOUCHED).all() for cache in (view.cache.keys, view.cache.values))
+
+
+def _caches(case, device):
+    shape = case.blocks, case.kv_heads, case.block_size, case.head_dim
+    return [untouched(case.cached, device, *shape)[1:-1] for _ in range(2)]
 
 
 def _check_untouched(found, used, places):
@@ -242,6 +271,8 @@ def check_elementwise(launcher, device="cpu"):
     check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, True, device)
     check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, "own", device)
     check_rotation(launcher, BF16, FP8, 256, 31, 2, 16, 3, False, device)
+    check_rotation(launcher, BF16, BF16, 80, 5, 2, 16, 5, "values, too", device)
+    check_rotated_queries(launcher, BF16, 80, 5, 5, device)
     for activation in ("silu", "gelu_tanh", "gelu_erf"):
         check_activation(launcher, BF16, 2, 264, activation, True, device)
     for activation in ("relu", "relu2", "xielu"):

@@ -30,16 +30,20 @@ from .expert_case import IN_CHECK, ROUTERS, Case, in_shape, logits_of, random
 BF16, FP16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-def check_routing(launcher, experts, device="cpu", segments=1, has_bias=False):
+def check_routing(launcher, experts, device="cpu", segments=1, has_bias=False, has_factors=False):
     planes = logits_of(experts, segments=segments)
     bias = torch.randint(-9, 9, (experts.count,), generator=random(3)) / 16 if has_bias else None
     correction = 0.3 * torch.randn(experts.count, generator=random(1)) if experts.has_correction else None
-    on_device = (None if each is None else each.to(device) for each in (bias, correction))
+    factors = 0.5 + torch.rand(experts.count, generator=random(4)) if has_factors else None
+    on_device = (None if each is None else each.to(device) for each in (bias, correction, factors))
     found = route_experts(launcher, planes.to(device), experts, *on_device)
     logits = planes.sum(0).numpy()
     logits, gates = logits[:, : experts.count], logits[:, experts.count :]
     logits = logits if bias is None else logits + bias.numpy()
     chosen, weights = routed(logits, experts, None if correction is None else correction.numpy())
+    if factors is not None:
+        assert experts.scale == 1.0, "the scale comes after the factors"
+        weights = weights * factors.numpy()[chosen]
     assert np.array_equal(found.experts.cpu().numpy(), chosen)
     assert np.array_equal(found.weights.cpu().numpy().view(np.int32), weights.view(np.int32))
     if experts.has_shared_gate:
@@ -229,6 +233,7 @@ def check_experts(launcher, device="cpu"):
     for name in IN_CHECK:
         check_routing(launcher, ROUTERS[name], device, segments=2, has_bias=name == "of the chosen")
         check_logits_that_are_not_finite(launcher, ROUTERS[name], device)
+    check_routing(launcher, ROUTERS["softmax"], device, has_factors=True)
     case = Case(150, 3, 6, range(1, 5), device)
     check_places(launcher, case)
     check_expert_product(launcher, BF16, BF16, case, 200, 70, gathers=True, has_bias=True)

@@ -60,17 +60,17 @@ def planner_of(runner, seed: int, groups: tuple[KVGroup, ...]) -> Planner:
 def grouped(model, device) -> Planner:
     """A planner with KV groups and graphs of all sizes."""
     groups = KVGroups.of_model(model.geometry, MAX_LEN)
-    assert groups.kinds == GROUPS["mixed"]
     steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)
     steps.prepare(lambda done, of: None)
     return planner_of(steps, 3, groups.kinds)
 
 
-def whole(model) -> Planner:
-    """A planner without graphs, with one table for all layers."""
+def without_graphs(model, groups: KVGroups | None = None) -> Planner:
+    """A planner without graphs; without `groups` it has one table for all layers."""
     sampler = DeviceSampler(model.backend.launcher, model.geometry.vocab_size, "cpu")
     sizes = {"num_rows": NUM_ROWS, "max_model_len": MAX_LEN, "max_tokens": 64, "steps_in_flight": 1}
-    return planner_of(ModelRunner(model, new_cache(model, None), GROUP, sampler, **sizes), 1, (KVGroup(),))
+    kinds = (KVGroup(),) if groups is None else groups.kinds
+    return planner_of(ModelRunner(model, new_cache(model, groups), GROUP, sampler, **sizes), 1, kinds)
 
 
 def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(model, device):
@@ -78,10 +78,11 @@ def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(model, devic
     prompts = [tuple((7 * row + 3 * i) % 290 for i in range(55)) for row in range(3)]
     requests = [Request(prompt, params, row, 5) for row, prompt in enumerate(prompts)]
     together = grouped(model, device)
+    assert together.groups == GROUPS["mixed"]
     found = together.play(requests, Odds(admit=0.6, chunk=1, whole_chunk=0.3, preempt=0.02))
     assert together.reused > 0
     for request, result in zip(requests, found, strict=True):
-        assert whole(model).play([request], UNDISTURBED) == [result]
+        assert without_graphs(model).play([request], UNDISTURBED) == [result]
 
 
 def test_groups_of_one_window_list_their_work_once_per_step(model, device, monkeypatch):

@@ -22,6 +22,7 @@ KINDS = (  # each head dimension, group, block size, dtype and kind of cache at 
     AttentionShape(FLOAT16, FP8, 4, 1, 80, 32),
     AttentionShape(BFLOAT16, BFLOAT16, 2, 2, 256, 32),
     AttentionShape(BFLOAT16, BFLOAT16, 3, 3, 64, 16, has_alibi=True),
+    AttentionShape(BFLOAT16, BFLOAT16, 4, 1, 512, 16),
 )
 BATCH = [(1, 40), (3, 62), (1, 530), (70, 10)]  # new tokens, past tokens
 

@@ -11,6 +11,7 @@ from ..checks.checks_elementwise import (
     check_layer_norm,
     check_quantized_rows,
     check_rms_norm,
+    check_rotated_queries,
     check_rotation,
 )
 
@@ -66,7 +67,7 @@ def test_a_row_is_quantized_in_units_of_its_largest_value(scheduled, device, dty
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize("norms", [False, True, "own"])
+@pytest.mark.parametrize("norms", [False, True, "own", "values, too"])
 @pytest.mark.parametrize(
     ("dtype", "cached", "heads", "kv_heads", "head_dim", "block_size", "tokens"),
     [
@@ -77,12 +78,19 @@ def test_a_row_is_quantized_in_units_of_its_largest_value(scheduled, device, dty
         (FP16, FP8, 32, 8, 128, 16, 3),
         (BF16, FP8, 5, 2, 256, 64, 1),
         (FP16, FP16, 1, 1, 16, 16, 40),
+        (BF16, BF16, 4, 1, 512, 16, 3),
     ],
 )
 def test_a_token_is_rotated_and_cached(
     scheduled, device, dtype, cached, heads, kv_heads, head_dim, block_size, tokens, norms
 ):
     check_rotation(scheduled, dtype, cached, head_dim, heads, kv_heads, block_size, tokens, norms, device)
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(("head_dim", "heads"), [(64, 4), (512, 3)])
+def test_queries_without_keys_and_values_have_the_same_bits(scheduled, device, head_dim, heads):
+    check_rotated_queries(scheduled, BF16, head_dim, heads, 5, device)
 
 
 @pytest.mark.cpu_kernels

@@ -54,6 +54,11 @@ def test_routing_has_the_bits_of_the_formula_in_numpy(launcher, device, router, 
     check_logits_that_are_not_finite(launcher, ROUTERS[router], device)
 
 
+@pytest.mark.parametrize("router", ["softmax", "of the chosen"])
+def test_weights_are_multiplied_by_the_factors_of_their_experts(launcher, device, router):
+    check_routing(launcher, ROUTERS[router], device, has_factors=True)
+
+
 @pytest.mark.parametrize("rows", [1, 85, 86, 600])
 @pytest.mark.parametrize("held", [range(6), range(2), range(4, 6)], ids=str)
 def test_places_are_in_order_of_experts_and_then_of_rows(launcher, device, rows, held):

@@ -38,6 +38,7 @@ VARIANTS = {
     "aria": torch.bfloat16,  # matrices of experts stored as [in, out]
     "mistral4": torch.bfloat16,  # latent attention whose queries grow with the position
     "dbrx": torch.bfloat16,  # layer norms without biases, clipping
+    "gemma4-experts": torch.float16,  # beside a dense feed-forward, factors of weights
     "deepseek-v3-halves": torch.bfloat16,  # queries are projected directly
 }
 

@@ -25,6 +25,8 @@ VARIANTS = {  # they cover the norms and activations that only such families hav
     "modernbert-decoder": torch.float16,  # a prediction head before the output head
     "bitnet": torch.bfloat16,  # a gated squared ReLU, norms before the last projections
     "apertus": torch.bfloat16,  # xielu, whose parameters differ by layer
+    "gemma4": torch.bfloat16,  # heads of two sizes, inputs of layers, shared keys and values, norms of values
+    "gemma4-keys-as-values": torch.float16,  # numbers of KV heads that differ by layer
 }
 
 
@@ -41,6 +43,7 @@ NIGHTLY = (
     "modernbert-decoder",
     "bitnet",
     "apertus",
+    "gemma4-keys-as-values",
 )
 
 
@@ -55,7 +58,7 @@ def test_a_family_is_close_to_float32_in_any_chunk_and_batch(tmp_path, variant):
     launcher = RecordingLauncher()
     model = ours(tmp_path, backend=CudaBackend(launcher, "sm_90a", 2, device="cpu"))
     assert computes(model.geometry)
-    loop = PagedLoop(model)
+    loop = PagedLoop(model, num_blocks=128)
     found = loop.prefill(loop.row(prompt))
     assert (found - exact).norm() < 1.1 * (by_transformers - exact).norm()
     assert torch.equal(loop.prefill(loop.row(prompt), chunk=37), found)

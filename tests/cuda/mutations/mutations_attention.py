@@ -5,6 +5,7 @@ check_attention must detect each of MUTATIONS; EQUIVALENT ones change no result,
 
 KERNEL, TILES, SOFTMAX = "attention/paged_attention.cu", "attention/tiles.cuh", "attention/softmax.cuh"
 SOURCE, VALUES = "attention/source.cuh", "attention/values.cuh"
+QUERY, TOTAL = "attention/query.cuh", "attention/total.cuh"
 ITEM, EXCHANGE, PLAN, MERGE = "attention/item.cuh", "attention/exchange.cuh", "attention/plan.cu", "attention/merge.cu"
 
 MUTATIONS = (
@@ -17,8 +18,8 @@ MUTATIONS = (
     ),
     (
         TILES,
-        "copy_wait<RING - 2>();\n    __syncthreads();",
-        "copy_wait<RING - 1>();\n    __syncthreads();",
+        "if (RING > 1) copy_wait<PENDING>();",
+        "if (RING > 1) copy_wait<PENDING + 1>();",
         "one wait too few",
     ),
     (TILES, "filled_ = 0, read_ = 0", "filled_ = 1, read_ = 0", "slots are read before they are filled"),
@@ -27,6 +28,18 @@ MUTATIONS = (
         "for (int i = 0; i < RING - 1; i++) {",
         "for (int i = 0; i < RING; i++) {",
         "prefetch into the live slot",
+    ),
+    (
+        TILES,
+        "      copy_wait<0>();\n      __syncthreads();\n",
+        "      __syncthreads();\n",
+        "the only slot is read before it is filled",
+    ),
+    (
+        TILES,
+        "      copy_wait<0>();\n      __syncthreads();\n",
+        "      copy_wait<0>();\n",
+        "copies of others into the only slot are read early",
     ),
     (TILES, "    else __syncthreads();", "", "no barrier after widening by the whole block"),
     (
@@ -37,7 +50,7 @@ MUTATIONS = (
     ),
     (
         KERNEL,
-        "  copy_wait<RING - 2>();\n  __syncthreads();\n",
+        "  copy_wait<PENDING>();\n  __syncthreads();\n",
         "  __syncthreads();\n",
         "queries are read before they came",
     ),
@@ -56,8 +69,8 @@ MUTATIONS = (
     ),
     (
         TILES,
-        "if (!asks_values_) places_.publish();\n    copy_wait",
-        "copy_wait",
+        "if (!asks_values_) places_.publish();\n    if",
+        "if",
         "the first places for all tiles",
     ),
     (SOURCE, "turn_ ^= TILE_KEYS;", "", "places are replaced while warps copy by them"),
@@ -113,9 +126,9 @@ MUTATIONS = (
     # Fragments.
     (VALUES, "load_matrices_transposed(b,", "load_matrices(b,", "values that are not transposed"),
     (
-        KERNEL,
-        "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[1])",
-        "multiply_add<SCALAR>(scores[2 * t], query[k], b[0], b[2])",
+        QUERY,
+        "multiply_add<SCALAR>(scores[2 * t], a, b[0], b[1])",
+        "multiply_add<SCALAR>(scores[2 * t], a, b[0], b[2])",
         "wrong matrices",
     ),
     (VALUES, "2 * s + i / 2][i % 2 * 2 + 1]", "2 * s + i % 2][i / 2 * 2 + 1]", "weights of other rows"),
@@ -135,7 +148,13 @@ MUTATIONS = (
     (KERNEL, "p.sinks + item.head(row)", "p.sinks", "the sink of the first head"),
     (MERGE, "p.sinks ? p.sinks + head", "p.sinks ? p.sinks", "the sink of the first head, where splits are joined"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "prefill does not close splits: other bits"),
-    (KERNEL, "softmax = Softmax<MINE>{};", "", "a split starts with the sums of the one before"),
+    (
+        TOTAL,
+        "    softmax = Softmax<MINE>{};\n    empty = false;",
+        "    empty = false;",
+        "a split starts with the sums of the one before",
+    ),
+    (TOTAL, "part[d][3] = shares[1].join(old.w, part[d][3])", "part[d][3] += old.w", "an element is not scaled"),
     (
         EXCHANGE,
         "((all[i][0] + all[i][1]) + all[i][2]) + all[i][3]",

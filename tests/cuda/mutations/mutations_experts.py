@@ -74,7 +74,8 @@ MUTATIONS = [
     ),
     (ROUTE, "if (SCORE == SOFTMAX_OF_CHOSEN) softmax<TOP_K>(found);", "", "logits for weights"),
     (ROUTE, "divisor = total + LEAST_SUM;", "divisor = 1.f;", "weights are not divided by their sum"),
-    (ROUTE, "found[s] / divisor * p.scale", "found[s] / divisor", "no scale"),
+    (ROUTE, "factor * p.scale", "factor", "no scale"),
+    (ROUTE, "p.factors[p.experts[first + at]]", "p.factors[at]", "the factors of the first experts for all"),
     (
         ROUTE,
         "p.gates[row] = sigmoid(logit(p, row, EXPERTS));",

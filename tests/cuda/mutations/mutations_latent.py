@@ -5,7 +5,7 @@
 
 KERNEL, ROTATE = "latent/latent_attention.cu", "latent/rotate.cuh"
 CACHE, HEADS = "latent/cache_latents.cu", "latent/rotate_heads.cu"
-VALUES = "attention/values.cuh"
+VALUES, QUERY, TOTAL = "attention/values.cuh", "attention/query.cuh", "attention/total.cuh"
 
 MUTATIONS = [
     # Tiles.
@@ -28,17 +28,17 @@ MUTATIONS = [
         "    // all threads are done",
         "a tile is overwritten while it is read",
     ),
-    (KERNEL, "next_key_ += TILE_KEYS;", "next_key_ += TILE_KEYS / 2;", "keys twice"),
+    (KERNEL, "next_key_ += TILE_KEYS)", "next_key_ += TILE_KEYS / 2)", "keys twice"),
     (KERNEL, "next_key_ < source_.to", "next_key_ + TILE_KEYS < source_.to", "the last tile is not copied"),
     (KERNEL, "if (STAGES > 1) filled_ = !filled_;", "", "two tiles in one place"),
     # Queries, scores and weights.
     (
-        KERNEL,
-        "item.lane % 16) * STRIDE + item.lane / 16 * 16;\n  const int key",
-        "item.lane % 16) * STRIDE;\n  const int key",
+        QUERY,
+        "item.lane % 16) * STRIDE + item.lane / 16 * 16;",
+        "item.lane % 16) * STRIDE;",
         "half of the dims",
     ),
-    (KERNEL, "item.lane % 8 + item.lane / 16 * 8;", "item.lane % 16;", "keys in another order"),
+    (QUERY, "item.lane % 8 + item.lane / 16 * 8;", "item.lane % 16;", "keys in another order"),
     (KERNEL, "item.lane % 4 * 2 + e)) scores", "item.lane % 4 * 2)) scores", "a mask for pairs of keys"),
     (KERNEL, "first_key + item.share * WARP_KEYS + t * 8", "first_key + t * 8", "masks of the first warp for all"),
     (VALUES, "exchange.join_highs(high);", "", "each warp subtracts another score"),
@@ -54,8 +54,8 @@ MUTATIONS = [
     ),
     (VALUES, "sums[2 * d + 1], a, b[2], b[3]", "sums[2 * d + 1], a, b[2], b[2]", "half of the keys twice"),
     (VALUES, "step * 16 * STRIDE + pair * 32", "step * 16 * STRIDE", "the first dims for all"),
-    (KERNEL, "    softmax = Softmax<MINE>{};", "", "totals continue the split before"),
-    (KERNEL, "softmax.add_lanes();", "", "a quarter of each total"),
+    (TOTAL, "    softmax = Softmax<MINE>{};\n  }", "  }", "totals continue the split before"),
+    (TOTAL, "softmax.add_lanes();", "", "a quarter of each total"),
     (KERNEL, "key % SPLIT_KEYS == 0 && key > first_tile", "false", "splits are not joined"),
     (KERNEL, "    if (row >= item.work.rows) continue;\n", "", "rows beyond the last are written"),
     (KERNEL, "out += in_request % GROUP * VALUE_DIM;", "out += in_request % GROUP * HEAD_DIM;", "heads too far apart"),
@@ -97,9 +97,9 @@ EQUIVALENT = [
         "with SHARING above 1 totals are joined behind a barrier, after the last use of queries and tiles",
     ),
     (
-        KERNEL,
-        "part[d][e] = 0.f;",
-        "part[d][e] *= 1.f;",
+        TOTAL,
+        "part[d][e]), part[d][e] = 0.f;",
+        "part[d][e]);",
         "a split's first weights multiply earlier sums by 0, if they are finite",
     ),
 ]

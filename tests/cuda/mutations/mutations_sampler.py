@@ -28,7 +28,7 @@ MUTATIONS = [
     ("sampler/scan.cu", "round < 10", "round < 9", "other random numbers"),
     ("sampler/scan.cu", "c1 >> 6) << 11", "c1 >> 6) << 10", "half of the distribution"),
     ("sampler/scan.cu", "may_be_masked && key_of", "key_of", "-infinity not reported"),
-    ("sampler/scan.cu", " || best >> 32 == KEY_OF_MASKED", "", "a token where none may be chosen"),
+    ("sampler/scan.cu", "best >> 32 == KEY_OF_MASKED ? NONE_LEFT : 0", "0", "a token where none may be chosen"),
     ("sampler/scan.cu", "  row.position++;\n", "", "one random number for all steps"),
     ("sampler/cut.cu", "    histogram[first - i] = 0;\n", "", "counts of the level before"),
     ("sampler/cut.cu", "+ (old + low < old)", "", "the carry lost"),

@@ -51,6 +51,13 @@ def asan() -> str:
     return found.stdout.strip()
 
 
+@pytest.mark.parametrize("family", families("mutations"))
+def test_each_bug_has_a_place(family):
+    for file, text, replacement, effect in (*mutations(family), *mutations(family, "EQUIVALENT")):
+        assert SOURCES[file].count(text) == 1, (file, text, effect)
+        assert replacement != text
+
+
 @pytest.mark.nightly  # the tests of kernels make the same checks
 @pytest.mark.parametrize("family", families("checks"))
 def test_a_check_passes_without_a_planted_bug(family):

@@ -14,7 +14,7 @@ from ...kernels.cuda.latent.latent_attention import LatentWork
 from ...kv.cache_view import CacheView
 from .fixed_rows import empty_rows
 
-Kind = tuple[AttentionMask, int, int]  # of layers: their mask, query heads and KV heads
+Kind = tuple[AttentionMask, int, int, int]  # of layers: their mask, query heads, KV heads and head_dim
 MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a request without a free slot is not split
 
 
@@ -50,7 +50,7 @@ class CudaPagedAttention:
     def attend(self, plan: AttentionMetadata, layer: int, query: Tensor, options: AttentionOptions) -> Tensor:
         view, keys = plan.view, plan.view.cache.keys[layer]
         tokens, heads, head_dim = query.shape
-        kind = options.mask, heads, keys.shape[1]
+        kind = options.mask, heads, keys.shape[1], head_dim
         # The parts of an encoder's step may use the same memory in turn.
         if kind not in plan.by_kind or self._listed_for[plan.by_kind[kind]] is not plan.by_kind:
             plan.by_kind[kind] = self._listed(view, query, keys, options)

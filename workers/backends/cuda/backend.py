@@ -13,6 +13,7 @@ from ...geometry.experts import Experts
 from ...geometry.geometry import Geometry
 from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
+from ...kernels.cuda.attention_kernels import MAX_HEAD_DIM
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps
@@ -39,13 +40,12 @@ from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
 from .recurrences import CudaRecurrences, CudaSelectiveScan
 
-MAX_HEAD_DIM = 256
 WITHOUT_RECURRENCES = (
-    "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 256 dims; "
+    "recurrent layers on CUDA must be bfloat16 or float16, with attention heads of a multiple of 16 up to 512 dims; "
     "use --dtype bfloat16 or --device cpu"
 )
 WITHOUT_EXPERTS = (
-    "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 256 dims; use "
+    "mixtures of experts on CUDA must be bfloat16 or float16, with heads of a multiple of 16 up to 512 dims; use "
     "--dtype bfloat16 or --device cpu"
 )
 WITHOUT_INDEXER = "config.json: index_topk (sparse attention) has no CUDA kernels; use --device cpu"
@@ -174,10 +174,9 @@ def computes(geometry: Geometry) -> bool:
     Latent attention and recurrent layers have kernels of their own, which refuse sizes by name.
     """
     has_own_sizes = geometry.latent is not None or not geometry.has_heads
-    knows_heads = has_own_sizes or (geometry.head_dim % 16 == 0 and geometry.head_dim <= MAX_HEAD_DIM)
-    knows_heads = knows_heads and not (geometry.has_value_norm or geometry.layer_inputs or geometry.kv_sources)
+    head_dims = {sizes.head_dim for sizes in geometry.layer_sizes} or {geometry.head_dim}
+    knows_heads = has_own_sizes or all(dim % 16 == 0 and dim <= MAX_HEAD_DIM for dim in head_dims)
     knows_heads = knows_heads and not geometry.is_differential
-    knows_heads = knows_heads and geometry.altup is None
-    knows_heads = knows_heads and len({sizes.head_dim for sizes in geometry.layer_sizes}) < 2
+    knows_streams = geometry.altup is None and (geometry.layer_inputs is None or geometry.layer_inputs.size % 8 == 0)
     knows_scores = geometry.relative_positions is None and geometry.disentangled is None
-    return knows_heads and knows_scores and geometry.dtype in (torch.bfloat16, torch.float16)
+    return knows_heads and knows_streams and knows_scores and geometry.dtype in (torch.bfloat16, torch.float16)

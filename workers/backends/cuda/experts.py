@@ -76,6 +76,7 @@ class CudaExperts:
         self._group = group
         self._dtype = router.weight.dtype
         self._router, self._correction = self._floats(router.weight), weights.correction
+        self._factors = weights.factors
         self._gate_up, self._down = (self._floats(weight) for weight in (weights.gate_up, weights.down))
         biases = None if router.bias is None else router.bias[: experts.count], weights.gate_up_bias, weights.down_bias
         self._router_bias, self._gate_up_bias, self._down_bias = map(_float32, biases)
@@ -90,12 +91,11 @@ class CudaExperts:
         self._shares = range(group.rank * shares, (group.rank + 1) * shares)
 
     def __call__(self, normed: Tensor, logits: Tensor | None = None) -> Tensor:
-        assert logits is None, "experts beside a dense feed-forward have no kernels here, see computes()"
         rows_at_once = max(1, PLACES_AT_ONCE // self._experts.top_k)
         out = empty_rows(normed, self._hidden)
         for start in range(0, len(normed), rows_at_once):
             rows = slice(start, start + rows_at_once)
-            self._compute(normed[rows], out[rows])
+            self._compute(normed[rows], None if logits is None else logits[rows], out[rows])
         return out
 
     def kernels(self) -> Iterator[Kernel]:
@@ -118,11 +118,14 @@ class CudaExperts:
         if size > 1:
             yield join_kernel(dtype, hidden, size, self._segments > 0)
 
-    def _compute(self, x: Tensor, out: Tensor) -> None:
-        """Set `out` [rows, hidden] to the feed-forward of `x`."""
+    def _compute(self, x: Tensor, given: Tensor | None, out: Tensor) -> None:
+        """Set `out` [rows, hidden] to the feed-forward of `x`, whose logits may be `given`."""
         launcher, experts = self._launcher, self._experts
-        logits = segmented_product(launcher, x, self._router, self._router_segments)
-        choice = route_experts(launcher, logits, experts, self._router_bias, self._correction)
+        if given is None:
+            logits = segmented_product(launcher, x, self._router, self._router_segments)
+        else:
+            logits = given.float().unsqueeze(0)
+        choice = route_experts(launcher, logits, experts, self._router_bias, self._correction, self._factors)
         places = place_experts(launcher, choice.experts, self._held)
         outputs, shared = self._outputs(x, choice, places), self._shared(x)
         sums = choice, places, experts.count, self._shares

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from ...geometry.geometry import Geometry
 from ...geometry.model_options import RMS_NORMS
 from ...kernels.cuda import attention_kernels, sampling
 from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
@@ -36,6 +35,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     wanted = [
         norm_kernel(dtype, geometry.hidden_size),
         norm_kernel(dtype, geometry.position_size),  # of embeddings that are projected
+        *(norm_kernel(dtype, inputs.size) for inputs in (geometry.layer_inputs,) if inputs is not None),
         *(rms_norm_kernel(dtype, count * geometry.head_dim) for count in whole_norms),
         *(rms_norm_kernel(dtype, inputs) for inputs in inner_norms),
         *_activations(model),
@@ -49,18 +49,14 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
     return list(dict.fromkeys(wanted))
 
 
-def _has_dense(geometry: Geometry) -> bool:
-    """Whether a layer has a feed-forward without experts."""
-    layers = range(geometry.num_layers)
-    return any(geometry.experts_of(layer) is None and geometry.has_feed_forward(layer) for layer in layers)
-
-
 def _activations(model: Model) -> list[Kernel]:
-    """The activation of dense layers, and that of a prediction head."""
+    """The activations of dense layers, of layers' own inputs, and of a prediction head."""
     geometry, activation = model.geometry, model.geometry.activation
-    sizes = []
-    if _has_dense(geometry):
-        sizes.append((geometry.intermediate_size // model.tp_size, activation.is_gated))
+    layers = [layer for layer in range(geometry.num_layers) if geometry.has_feed_forward(layer)]
+    dense = [layer for layer in layers if (experts := geometry.experts_of(layer)) is None or experts.is_beside_dense]
+    sizes = [(geometry.of_layer(layer).intermediate_size // model.tp_size, activation.is_gated) for layer in dense]
+    if geometry.layer_inputs is not None:
+        sizes.append((geometry.layer_inputs.size, True))
     if geometry.has_prediction_head and geometry.head == "tokens":
         sizes.append((geometry.vector_size, False))
     return [activation_kernel(model.dtype, size, FUNCTIONS[activation.kind], is_gated) for size, is_gated in sizes]
@@ -74,23 +70,18 @@ def _attention(model: Model, cached: torch.dtype, block_size: int) -> list[Kerne
     if (latent := geometry.latent) is not None:
         query_norm = [rms_norm_kernel(dtype, latent.query_rank)] if latent.query_rank else []
         return [*query_norm, *latent_kernels(geometry, latent, geometry.heads_of_rank(size), block_size, backend.arch)]
-    layers = [geometry.of_layer(layer) for layer in range(geometry.num_layers) if geometry.has_attention(layer)]
-    counts = list(dict.fromkeys((each.heads_of_rank(size), each.kv_heads_of_rank(size)) for each in layers))
+    layers = [layer for layer in range(geometry.num_layers) if geometry.has_attention(layer)]
     kinds = [(geometry.is_bidirectional, chunk) for chunk in dict.fromkeys(geometry.attention_chunks or (0,))]
     kinds += [(False, 0)] * any(geometry.reaches)  # the windows of an encoder's local layers
-    shapes = [
-        attention_kernels.AttentionShape(
-            *(dtype, cached, *count, geometry.head_dim, block_size), bool(geometry.slopes), *kind
-        )
-        for count in counts
-        for kind in dict.fromkeys(kinds)
-    ]
     norms = {geometry.head_norm(layer) for layer in range(geometry.num_layers)} - {None}
-    is_centred = not norms.issubset(RMS_NORMS)
-    return [
-        *(
-            rotate_and_cache_kernel(dtype, cached, geometry.head_dim, *count, block_size, is_centred)
-            for count in counts
-        ),
-        *(kernel for shape in shapes for kernel in attention_kernels.kernels_of(shape, backend.arch)),
-    ]
+    is_centred, wanted = not norms.issubset(RMS_NORMS), []
+    for layer in layers:
+        sizes, has_keys = geometry.of_layer(layer), geometry.kv_source(layer) == layer
+        heads, kv_heads, head_dim = sizes.heads_of_rank(size), sizes.kv_heads_of_rank(size), sizes.head_dim
+        of_keys = (kv_heads if has_keys else 0, block_size, is_centred, geometry.has_value_norm and has_keys)
+        wanted.append(rotate_and_cache_kernel(dtype, cached, head_dim, heads, *of_keys))
+        for kind in dict.fromkeys(kinds):
+            counts = heads, kv_heads, head_dim, block_size, bool(geometry.slopes)
+            shape = attention_kernels.AttentionShape(dtype, cached, *counts, *kind)
+            wanted.extend(attention_kernels.kernels_of(shape, backend.arch))
+    return wanted

@@ -56,6 +56,21 @@ class CudaOps:
     def rotate_and_cache(
         self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None, key_norm: Norm | None
     ) -> Tensor:
+        return self._rotated(step, layer, projected, query_norm, key_norm, has_keys=True)
+
+    def rotate_queries(self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
+        return self._rotated(step, layer, projected, query_norm, None, has_keys=False)
+
+    def _rotated(
+        self,
+        step: KernelStep,
+        layer: int,
+        projected: Tensor,
+        query_norm: Norm | None,
+        key_norm: Norm | None,
+        *,
+        has_keys: bool,
+    ) -> Tensor:
         heads = self._heads
         return rotate_and_cache(
             self._launcher,
@@ -63,23 +78,21 @@ class CudaOps:
             step.angles[layer],
             step.view,
             layer,
-            projected.new_empty((len(projected), heads.queries_of(layer), heads.head_dim)),
+            projected.new_empty((len(projected), heads.queries_of(layer), heads.rotaries[layer].head_dim)),
             weight_of(query_norm),
             weight_of(key_norm),
             0.0 if query_norm is None else query_norm.eps,
             biases=(bias_of(query_norm), bias_of(key_norm)),
             is_centred=query_norm is not None and query_norm.is_centred,
             query_scales=step.query_scales[layer],
+            has_keys=has_keys,
+            normalises_values=heads.normalises_values,
         )
 
-    def rotate_queries(self, step: KernelStep, layer: int, projected: Tensor, query_norm: Norm | None) -> Tensor:
-        raise AssertionError("models whose layers share keys and values have no kernels here, see computes()")
-
     def activate(self, x: Tensor, activation: Activation, up: Tensor | None = None) -> Tensor:
-        assert up is None, "no kernel has gates apart, see computes()"
-        out = empty_rows(x, activation.outputs(x.shape[1]))
+        out = empty_rows(x, activation.outputs(x.shape[1]) if up is None else x.shape[1])
         function, alphas = FUNCTIONS[activation.kind], (activation.alpha_p, activation.alpha_n)
-        return activate(self._launcher, x, function, activation.is_gated, out, alphas=alphas)
+        return activate(self._launcher, x, function, activation.is_gated, out, alphas=alphas, up=up)
 
     def _normalised(self, hidden: Tensor, norm: Norm, delta: Tensor | None, out: Tensor | None = None) -> Tensor:
         if out is None:

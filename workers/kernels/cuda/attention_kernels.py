@@ -13,6 +13,8 @@ PLACES_BYTES = 2 * TILE_KEYS * 4  # attention/source.cuh
 SHARED_KIB = {"sm_80": 164, "sm_87": 164, "sm_90a": 228, "sm_100": 228, "sm_103": 228}  # of a multiprocessor
 MIN_SHARED_KIB = 100  # of a multiprocessor of other architectures
 RESERVED_BYTES = 1024  # of each block
+MAX_HEAD_DIM = 512
+KEPT_HEAD_DIM = 256  # up to this, queries are in registers and joined sums in shared memory, else the reverse
 MAX_THREADS = 256  # of the largest kernels that fit the registers of a multiprocessor
 KV_NAMES = SCALARS | {torch.float8_e4m3fn: "fp8"}
 
@@ -25,7 +27,7 @@ class AttentionShape:
     cache_dtype: torch.dtype  # the same, or float8_e4m3fn
     num_heads: int
     kv_heads: int
-    head_dim: int  # a multiple of 16, at most 256
+    head_dim: int  # a multiple of 16, at most MAX_HEAD_DIM
     block_size: int  # any
     has_alibi: bool = False
     is_bidirectional: bool = False
@@ -66,15 +68,17 @@ def decode_shape(heads: AttentionShape) -> Shape:
 
 @cache
 def prefill_shape(heads: AttentionShape, arch: str) -> Shape:
-    """The shape with separate rows for each warp; two warps share rows whose sums do not fit one warp's registers."""
-    shape = Shape(4, 1, slots=4) if heads.head_dim <= 128 else Shape(4, 2, slots=4)
+    """The shape with separate rows for each warp; two or four share rows whose sums do not fit one warp's registers."""
+    division = (4, 1) if heads.head_dim <= 128 else (4, 2) if heads.head_dim <= KEPT_HEAD_DIM else (2, 4)
+    shape = Shape(*division, slots=4)
     return shape if _ring(heads, shape, arch)[0] >= 2 else decode_shape(heads)
 
 
 def _fixed_bytes(heads: AttentionShape, shape: Shape) -> int:
     """Shared memory besides the ring: queries or sums, data exchanged between warps, widened fp8, and places."""
     warp_pairs = -(-heads.head_dim // 16 // shape.sharing)
-    front = max(shape.rows * heads.stride, 2 * warp_pairs * shape.threads * 16)
+    joined = 2 * warp_pairs * shape.threads * 16 if heads.head_dim <= KEPT_HEAD_DIM else 0
+    front = max(shape.rows * heads.stride, joined)
     exchange = shape.rows * (TILE_KEYS * 2 + 32) if shape.sharing > 1 else 0
     wide = TILE_KEYS * heads.stride if heads.cache_dtype != heads.dtype else 0
     return front + exchange + wide + PLACES_BYTES
@@ -85,11 +89,15 @@ def _slot_bytes(heads: AttentionShape) -> int:
 
 
 def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
-    """Slots, and blocks per multiprocessor: two, or one if two blocks would have less than two slots each."""
-    for blocks in (2, 1):
-        free = SHARED_KIB.get(arch, MIN_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
-        if (slots := min(free // _slot_bytes(heads), shape.slots)) >= 2:
-            return slots, min(blocks, MAX_THREADS // shape.threads)
+    """Slots, and blocks per multiprocessor: two, or one if two blocks would have less than two slots each.
+
+    Wide heads may have one slot.
+    """
+    for least in (2,) if heads.head_dim <= KEPT_HEAD_DIM else (2, 1):
+        for blocks in (2, 1):
+            free = SHARED_KIB.get(arch, MIN_SHARED_KIB) * 1024 // blocks - RESERVED_BYTES - _fixed_bytes(heads, shape)
+            if (slots := min(free // _slot_bytes(heads), shape.slots)) >= least:
+                return slots, min(blocks, MAX_THREADS // shape.threads)
     return 0, 0
 
 
@@ -97,7 +105,7 @@ def _ring(heads: AttentionShape, shape: Shape, arch: str) -> tuple[int, int]:
 def paged_kernel(heads: AttentionShape, shape: Shape, arch: str) -> Kernel:
     """The kernel for `arch`; the number of slots depends on the shared memory of `arch`."""
     ring, blocks = _ring(heads, shape, arch)
-    assert ring >= 2, (heads, shape, arch)
+    assert ring, (heads, shape, arch)
     defines = (
         *(("SCALAR", SCALARS[heads.dtype]), ("KV", KV_NAMES[heads.cache_dtype]), ("HEAD_DIM", heads.head_dim)),
         *(("GROUP", heads.group), ("BLOCK_SIZE", heads.block_size)),
@@ -131,7 +139,7 @@ def kernels_of(heads: AttentionShape, arch: str) -> list[Kernel]:
 def production_kernels(arch: str = "sm_90a") -> list[Kernel]:
     """Kernels that cover all head dimensions, dtypes, kinds of cache, block sizes and options; not all combinations."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
-    heads = [AttentionShape(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256)]
+    heads = [AttentionShape(bf16, bf16, 32, 8, dim, 16) for dim in (64, 80, 96, 128, 256, 512)]
     heads += [AttentionShape(bf16, fp8, 32, 4, dim, 32) for dim in (128, 256)]
     heads += [AttentionShape(fp16, fp8, 8, 8, 64, 64)]
     heads += [AttentionShape(bf16, bf16, 32, 32, dim, 16, has_alibi=True) for dim in (64, 128)]

@@ -109,7 +109,8 @@ def _check_norm(hidden: Tensor, rows: Sequence[Tensor | None], vectors: Sequence
 
 class ActivationParams(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("out", "x", "count")),
+        *((name, ctypes.c_void_p) for name in ("out", "x", "up", "count")),
+        *((name, ctypes.c_int) for name in ("x_packs", "up_packs")),
         *((name, ctypes.c_float) for name in ("alpha_p", "alpha_n")),
     )
 
@@ -122,26 +123,41 @@ def activate(
     out: Tensor | None = None,
     count: int | None = None,
     alphas: tuple[float, float] = (0.0, 0.0),
+    up: Tensor | None = None,
 ) -> Tensor:
     """The activation of [rows, n]; if gated, activation(gate) * up of [rows, 2 * n], gate then up. Returns [rows, n].
 
-    `x` is bfloat16 or float16; n is a multiple of 8. `count` is the address of the number of rows in use; None: all.
-    `alphas`: alpha_p and alpha_n of xielu.
+    With `up` [rows, n], `x` has the gates alone; rows of both may be strided. `x` is bfloat16 or float16; n is a
+    multiple of 8. `count` is the address of the number of rows in use; None: all. `alphas`: alpha_p and alpha_n of
+    xielu.
     """
-    rows, size = len(x), x.shape[1] // (1 + is_gated)
+    if is_gated and up is None:
+        x, up = x.chunk(2, dim=1)
+    rows, size = x.shape
     out = x.new_empty((rows, size)) if out is None else out
     assert out.dtype == x.dtype, out.dtype
-    assert x.shape == (rows, size * (1 + is_gated)), x.shape
     assert out.shape == (rows, size), out.shape
-    for tensor in (x, out):
-        assert tensor.is_contiguous()
-        assert tensor.data_ptr() % 16 == 0
+    assert out.is_contiguous()
+    assert out.data_ptr() % 16 == 0
+    operands = (x, up) if up is not None else (x,)
+    for operand in operands:
+        _check_rows(operand, x.dtype, rows, size)
     if rows:
         kernel = activation_kernel(x.dtype, size, activation, is_gated)
         blocks_of_row = -(-size // (8 * kernel.threads))
-        params = ActivationParams(out.data_ptr(), x.data_ptr(), count, *alphas)
+        pointers = map(pointer, (out, x, up))
+        strides = x.stride(0) // 8, 0 if up is None else up.stride(0) // 8
+        params = ActivationParams(*pointers, count, *strides, *alphas)
         launcher.launch(kernel, (rows, blocks_of_row, 1), params)
     return out
+
+
+def _check_rows(x: Tensor, dtype: torch.dtype, *shape: int) -> None:
+    """Assert that rows may be read in packs of 8."""
+    assert x.dtype == dtype, (x.dtype, dtype)
+    assert x.shape == shape, (x.shape, shape)
+    assert x.stride(1) == 1
+    assert x.stride(0) % 8 == x.data_ptr() % 16 == 0
 
 
 @cache

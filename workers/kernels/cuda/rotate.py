@@ -39,19 +39,23 @@ def rotate_and_cache(
     biases: tuple[Tensor | None, Tensor | None] = (None, None),
     is_centred: bool = False,
     query_scales: Tensor | None = None,
+    has_keys: bool = True,
+    normalises_values: bool = False,
 ) -> Tensor:
     """Write the rotated queries to `query` [tokens, heads, head_dim], and keys and values to the tokens' slots.
 
-    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values. Keys and values of a token
-    with a negative slot are not written. `angles` [positions, head_dim] float32 are a Rotary's table; rotated queries
-    are multiplied by `query_scales` [positions] float32. The weights of norms, and their `biases`, are [head_dim]
-    float32, or [heads, head_dim] if they differ by head; a centred norm subtracts the mean. The cache has the dtype of
-    `projected`, or float8_e4m3fn: a key is then its code times the first of `code_scales`, a value its code times the
-    second.
+    `projected` [tokens, (heads + 2 kv_heads) * head_dim] holds queries, keys and values; without `has_keys` queries
+    alone, and nothing is written to the cache. Results of a token with a negative slot are not written. `angles`
+    [positions, head_dim] float32 are a Rotary's table; rotated queries are multiplied by `query_scales` [positions]
+    float32. The weights of norms, and their `biases`, are [head_dim] float32, or [heads, head_dim] if they differ by
+    head; a centred norm subtracts the mean. `normalises_values`: to a mean square of 1 for each head. The cache has the
+    dtype of `projected`, or float8_e4m3fn: a key is then its code times the first of `code_scales`, a value its code
+    times the second.
     """
     keys, values, positions, slots = view.cache.keys[layer], view.cache.values[layer], view.positions, view.slots
     tokens, heads, head_dim = query.shape
-    kv_heads, block_size = keys.shape[1:3]
+    block_size = keys.shape[2]
+    kv_heads = keys.shape[1] if has_keys else 0
     assert code_scales == (1.0, 1.0) or keys.dtype == torch.float8_e4m3fn, code_scales
     assert keys.dtype in (projected.dtype, torch.float8_e4m3fn), keys.dtype
     _check(projected, projected.dtype, tokens, (heads + 2 * kv_heads) * head_dim)
@@ -65,7 +69,8 @@ def rotate_and_cache(
                 _check(norm, torch.float32, *((count, head_dim) if is_per_head else (head_dim,)))
     tensors = query, projected, query_norm, key_norm, *biases, angles, query_scales, positions, slots, keys, values
     pointers = map(pointer, tensors)
-    kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, head_dim, heads, kv_heads, block_size, is_centred)
+    sizes = head_dim, heads, kv_heads, block_size
+    kernel = rotate_and_cache_kernel(projected.dtype, keys.dtype, *sizes, is_centred, normalises_values and has_keys)
     if tokens:
         factors = (1.0 / scale for scale in code_scales)
         params = RopeKvWriteParams(*pointers, is_per_head * head_dim // 8, eps, *factors)
@@ -90,6 +95,7 @@ def rotate_and_cache_kernel(
     kv_heads: int,
     block_size: int,
     is_centred: bool = False,
+    normalises_values: bool = False,
 ) -> Kernel:
     """The kernel, with as many threads per block as a token's heads need, up to a maximum."""
     assert head_dim % 16 == 0, head_dim
@@ -98,12 +104,13 @@ def rotate_and_cache_kernel(
     most = MAX_CENTRED_THREADS if is_centred else MAX_THREADS
     threads = min(-(-(heads + 2 * kv_heads) * lanes // 32) * 32, most)
     sizes = ("HEAD_DIM", head_dim), ("HEADS", heads), ("KV_HEADS", kv_heads), ("BLOCK_SIZE", block_size)
-    defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes, ("IS_CENTRED", int(is_centred))
+    norms = ("IS_CENTRED", int(is_centred)), ("NORMALISES_VALUES", int(normalises_values))
+    defines = ("SCALAR", SCALARS[dtype]), ("CACHED", CACHED[cached]), *sizes, *norms
     return Kernel("rope_kv_write.cu", "rope_kv_write", defines, threads)
 
 
 def production_kernels() -> list[Kernel]:
-    """Kernels for common models: head dimensions and dtypes of Llama, Phi, Gemma and others."""
+    """Kernels for common models: head dimensions and dtypes of Llama, Phi, Gemma and others; the norms of some."""
     bf16, fp16, fp8 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
     shapes = (
         (bf16, bf16, 128, 32, 8, 16),
@@ -117,7 +124,12 @@ def production_kernels() -> list[Kernel]:
         (bf16, bf16, 256, 16, 8, 16),
     )
     centred = bf16, bf16, 128, 96, 8, 16
-    return [*(rotate_and_cache_kernel(*shape) for shape in shapes), rotate_and_cache_kernel(*centred, is_centred=True)]
+    gemma4, queries = (bf16, bf16, 512, 32, 4, 16), (bf16, bf16, 512, 8, 0, 16)
+    return [
+        *(rotate_and_cache_kernel(*shape) for shape in (*shapes, queries)),
+        rotate_and_cache_kernel(*centred, is_centred=True),
+        rotate_and_cache_kernel(*gemma4, normalises_values=True),
+    ]
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:

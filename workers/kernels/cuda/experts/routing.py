@@ -15,7 +15,8 @@ MAX_EXPERTS = 1024  # 32 a lane
 
 class RouteExpertsParams(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("experts", "weights", "gates", "logits", "bias", "correction")),
+        *((name, ctypes.c_void_p) for name in ("experts", "weights", "gates", "logits")),
+        *((name, ctypes.c_void_p) for name in ("bias", "correction", "factors")),
         *((name, ctypes.c_int) for name in ("rows", "segments")),
         *((name, ctypes.c_float) for name in ("scale", "jitter")),
     )
@@ -52,23 +53,29 @@ class Places:
 
 
 def route_experts(
-    launcher: Launcher, logits: Tensor, experts: Experts, bias: Tensor | None, correction: Tensor | None
+    launcher: Launcher,
+    logits: Tensor,
+    experts: Experts,
+    bias: Tensor | None,
+    correction: Tensor | None,
+    factors: Tensor | None = None,
 ) -> Choice:
     """Choose from `logits` [segments, rows, experts] float32, which are added; then `bias` [experts] float32 is added.
 
-    With a shared gate there is one more column. Of equal logits or scores those of lower experts are chosen.
+    With a shared gate there is one more column. Of equal logits or scores those of lower experts are chosen. `factors`
+    [experts] float32 multiply the weights at the end.
     """
     segments, rows, columns = logits.shape
     device, top_k = logits.device, experts.top_k
     assert logits.dtype == torch.float32, logits.dtype
     assert logits.is_contiguous()
     assert columns == experts.count + experts.has_shared_gate, columns
-    for vector in (bias, correction):
+    for vector in (bias, correction, factors):
         assert vector is None or (vector.dtype == torch.float32 and vector.shape == (experts.count,))
     chosen = torch.empty((rows, top_k), dtype=torch.int32, device=device)
     weights = torch.empty((rows, top_k), dtype=torch.float32, device=device)
     gates = torch.empty(rows, dtype=torch.float32, device=device) if experts.has_shared_gate else None
-    pointers = map(pointer, (chosen, weights, gates, logits, bias, correction))
+    pointers = map(pointer, (chosen, weights, gates, logits, bias, correction, factors))
     params = RouteExpertsParams(*pointers, rows, segments, experts.scale, experts.jitter)
     if rows:
         launcher.launch(route_kernel(experts), (-(-rows // WARPS), 1, 1), params)
