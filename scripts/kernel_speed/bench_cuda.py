@@ -27,7 +27,7 @@ from cuda_sampling_cases import sampler
 from cuda_timing import EagerTimer, GraphTimer, Timer, copies_of
 
 from paged_serve.frontend.bench.report.tables import number
-from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS, FixedRowsLinear
+from paged_serve.workers.backends.cuda.products.fixed_rows import PRODUCT_ROWS, FixedRowsLinear
 from paged_serve.workers.kernels.cuda.elementwise import rms_norm
 from paged_serve.workers.kernels.cuda.requirements import architecture
 

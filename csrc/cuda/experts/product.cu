@@ -14,7 +14,9 @@
 // and many reach 126 TFLOP/s.
 //
 // -D SCALAR: bf16 or fp16. OUT: SCALAR's or float. WARP_ROWS, WARP_COLUMNS: warps of a block. ROW_PARTS: of 16 rows, and
-// COLUMN_PAIRS: of 16 columns, of a warp. RING: stages. THREADS, SHARED_BYTES.
+// COLUMN_PAIRS: of 16 columns, of a warp. RING: stages. WEIGHT: FLOATS, or 4-bit codes: INT4, E2M1 (OCP Microscaling Formats
+// 1.0; scales of half its numbers). SCALES: of 64 codes, 1, 2 or 4. HAS_ZEROS: 0 or 1, of INT4; without zero points 8 is zero.
+// THREADS, SHARED_BYTES.
 #include "experts/product_tiles.cuh"
 
 using Sums = float[ROW_PARTS][2 * COLUMN_PAIRS][4];
@@ -29,10 +31,9 @@ struct Part {
 };
 
 // `rows`: rows of the tile.
-DEVICE void multiply(Sums& sums, const unsigned char* stage, const Part& part, int rows) {
-  const unsigned char* x = stage + (part.row + part.lane % 16) * STRIDE + part.lane / 16 * 16;
-  const int column = TILE_ROWS + part.column + part.lane % 8 + part.lane / 16 * 8;
-  const unsigned char* weight = stage + column * STRIDE + part.lane / 8 % 2 * 16;
+DEVICE void multiply(Sums& sums, const unsigned char* x, const unsigned char* weight, const Part& part, int rows) {
+  x += (part.row + part.lane % 16) * STRIDE + part.lane / 16 * 16;
+  weight += (part.column + part.lane % 8 + part.lane / 16 * 8) * STRIDE + part.lane / 8 % 2 * 16;
 #pragma unroll
   for (int k = 0; k < TILE_INPUTS / 16; k++) {
     uint32_t b[COLUMN_PAIRS][4];  // columns 0-7, inputs 0-7 | 8-15, then columns 8-15
@@ -91,7 +92,11 @@ KERNEL(expert_product, ExpertProductParams) {
     Stages stages(p, group, row, first_column, shared);
     stages.start();
     Sums sums = {};
-    for (int k = 0; k < p.inputs; k += TILE_INPUTS) multiply(sums, stages.next(), Part(), group.rows - row);
+    for (int k = 0; k < p.inputs; k += TILE_INPUTS) {
+      const unsigned char* weights;
+      const unsigned char* const x = stages.next(weights);
+      multiply(sums, x, weights, Part(), group.rows - row);
+    }
     store(sums, p, group, row, first_column);
     __syncthreads();  // the next tile overwrites memory that other warps may still read
   }

@@ -10,16 +10,24 @@ import numpy as np
 import torch
 
 from paged_serve.workers.checkpoint.stacked_experts import stacked_experts
+from paged_serve.workers.checkpoint.weight_forms import GroupedWeight, on_device
 from paged_serve.workers.geometry.experts import Experts
 from paged_serve.workers.geometry.model_options import Activation
 from paged_serve.workers.kernels.cuda.elementwise import activate
+from paged_serve.workers.kernels.cuda.experts.coded_weight import CodedWeight, multiplies
 from paged_serve.workers.kernels.cuda.experts.combining import (
     clamped_gate,
     combine_experts,
     join_experts,
     weigh_experts,
 )
-from paged_serve.workers.kernels.cuda.experts.products import LARGE, SMALL, expert_product, segmented_product
+from paged_serve.workers.kernels.cuda.experts.products import (
+    LARGE,
+    SMALL,
+    coded_product,
+    expert_product,
+    segmented_product,
+)
 from paged_serve.workers.kernels.cuda.experts.routing import Choice, place_experts, route_experts
 
 from ...workers.kernels.products.numpy_routing import exp, routed
@@ -27,6 +35,12 @@ from ..small_floats import ROUNDING
 from .checks_elementwise import UNTOUCHED, bits, inner_of, untouched
 from .expert_case import IN_CHECK, ROUTERS, Case, in_shape, logits_of, random
 
+CODED = (  # inputs, those of a group, and the form
+    (96, 32, {"has_zeros": True}),
+    (256, 128, {}),
+    (160, 32, {"is_e2m1": True}),
+    (96, 16, {"is_e2m1": True}),
+)
 BF16, FP16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -104,6 +118,38 @@ def check_expert_product(launcher, dtype, out_dtype, case, inputs, outputs, *, g
         tolerance = inputs * 2.0**-21 + (0 if out_dtype == F32 else ROUNDING[out_dtype]) * exact.abs()
         assert ((found[here.start : here.stop].double() - exact).abs() <= tolerance).all(), f"expert {e}"
     return found
+
+
+def grouped(outputs, inputs, group_size, seed, *, has_zeros=False, is_e2m1=False):
+    codes = torch.randint(16, (outputs, inputs), generator=random(seed), dtype=torch.uint8)
+    scales = 0.1 + torch.rand(outputs, inputs // group_size, generator=random(seed + 1))
+    zeros = torch.randint(16, scales.shape, generator=random(seed + 2), dtype=torch.uint8) if has_zeros else None
+    return GroupedWeight(codes, scales, zeros, 4, is_e2m1=is_e2m1)
+
+
+def check_coded_products(launcher, dtype, inputs, group_size, form, device="cpu"):
+    """Codes give the bits of the numbers they stand for, for experts and for a single matrix."""
+    case, outputs = Case(70, 3, 6, range(1, 5), device), 72
+    coded = stacked_experts("experts", [grouped(outputs, inputs, group_size, e, **form) for e in case.held])
+    assert multiplies(coded)
+    places = case.places(launcher)
+    x = torch.randn(case.rows, inputs, generator=random(7)).to(dtype).to(device)
+    bias = torch.randn(len(case.held), outputs, generator=random(9)).to(device)
+    forms = CodedWeight.of(on_device(coded, device)), coded.dequantized().to(dtype).to(device)
+
+    def of_experts(weight):
+        out = torch.zeros((case.rows * case.top_k, outputs), dtype=dtype, device=device)
+        return expert_product(launcher, x, weight, bias, places, out, gathers=True)
+
+    def of_one(rows):
+        out = torch.zeros((rows, len(coded.codes)), dtype=torch.float32, device=device)
+        return coded_product(launcher, x[:rows], forms[0], None, out)
+
+    for shape in (SMALL, LARGE):
+        found, expected = (in_shape(shape, lambda form=form: of_experts(form)).cpu() for form in forms)
+        assert torch.equal(bits(found), bits(expected))
+        assert torch.equal(in_shape(shape, lambda: of_one(70)), segmented_product(launcher, x, forms[1], 1)[0])
+    assert torch.equal(of_one(3), of_one(70)[:3])
 
 
 def check_a_rows_product_depends_on_nothing_else(launcher, dtype, device="cpu"):
@@ -240,6 +286,8 @@ def check_experts(launcher, device="cpu"):
     small = Case(5, 2, 6, range(6), device)
     check_expert_product(launcher, BF16, F32, small, 264, 141, gathers=False, has_bias=False)
     check_segmented_product(launcher, BF16, 66, 160, 129, 4, device)
+    for inputs, group_size, form in CODED:
+        check_coded_products(launcher, BF16, inputs, group_size, form, device)
     check_sums(launcher, BF16, 5, 4, 10, 264, 4, device, sizes=(2,))
     check_weighed_inputs(launcher, BF16, 264, device)
     check_activations_of_places(launcher, BF16, 264, device)

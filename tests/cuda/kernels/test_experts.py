@@ -19,9 +19,11 @@ from paged_serve.workers.layers.feed_forward import ExpertWeights
 from ...workers.ranks import on_ranks
 from ..checks.checks_experts import (
     BF16,
+    CODED,
     F32,
     FP16,
     check_a_rows_product_depends_on_nothing_else,
+    check_coded_products,
     check_expert_product,
     check_experts,
     check_logits_that_are_not_finite,
@@ -52,6 +54,12 @@ def test_the_kernels_of_experts_are_race_free_in_every_schedule(scheduled, devic
 def test_routing_has_the_bits_of_the_formula_in_numpy(launcher, device, router, segments):
     check_routing(launcher, ROUTERS[router], device, segments)
     check_logits_that_are_not_finite(launcher, ROUTERS[router], device)
+
+
+@pytest.mark.parametrize(("inputs", "group_size", "form"), CODED)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_codes_have_the_bits_of_those_of_numbers(launcher, device, dtype, inputs, group_size, form):
+    check_coded_products(launcher, dtype, inputs, group_size, form, device)
 
 
 @pytest.mark.parametrize("router", ["softmax", "of the chosen"])

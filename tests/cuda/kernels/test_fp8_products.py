@@ -6,8 +6,8 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.backends.cuda.backend import CudaBackend
-from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS
-from paged_serve.workers.backends.cuda.fp8_linear import Fp8Linear
+from paged_serve.workers.backends.cuda.products.fixed_rows import PRODUCT_ROWS
+from paged_serve.workers.backends.cuda.products.fp8_linear import Fp8Linear
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.backends.torch.quantized_linear import TorchFp8Linear
 from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from paged_serve.workers.backends.cuda.fixed_rows import PRODUCT_ROWS, FixedRowsLinear
-from paged_serve.workers.backends.cuda.fp8_linear import Fp8Linear
+from paged_serve.workers.backends.cuda.products.fixed_rows import PRODUCT_ROWS, FixedRowsLinear
+from paged_serve.workers.backends.cuda.products.fp8_linear import Fp8Linear
 from paged_serve.workers.checkpoint.blocks.fp8_codes import fp8_codes, fp8_scales
 from paged_serve.workers.checkpoint.weight_forms import Fp8Weight
 

@@ -5,11 +5,29 @@
 
 EXPONENTIAL = "exponential.cuh"
 ROW, ROUTE, PLACES = "experts/warp_row.cuh", "experts/route.cu", "experts/places.cu"
+WEIGHTS = "experts/product_weights.cuh"
 TILES, PRODUCT = "experts/product_tiles.cuh", "experts/product.cu"
 COMBINE, JOIN, TREE = "experts/combine.cu", "experts/join.cu", "experts/tree.cuh"
 WEIGH, CLAMPED = "experts/weigh.cu", "experts/clamped_gate.cu"
 
 MUTATIONS = [
+    # Codes.
+    (WEIGHTS, "(place_ * p_.weight_stride + input) / 2", "place_ * p_.weight_stride / 2", "the first codes for all"),
+    (WEIGHTS, "* p_.scales_stride + place_;", "* p_.scales_stride;", "scales of the first tile for all"),
+    (WEIGHTS, "input / p_.scaled)", "0)", "the scales of the first inputs for all"),
+    (WEIGHTS, "i % LINE * (16 / SIZE)", "i % LINE * 4", "zero points of other columns"),
+    (WEIGHTS, "half * RUNS + w * RUNS / 4)", "half * RUNS)", "one scale for two groups"),
+    (
+        WEIGHTS,
+        "    __syncthreads();\n    return expanded;",
+        "    return expanded;",
+        "read while they are expanded",
+    ),
+    (WEIGHTS, "words[w] >> (8 * i + 4) & 15", "words[w] >> 8 * i & 15", "the first code of a pair twice"),
+    (WEIGHTS, "code & 8 ? -size : size", "size", "no negative numbers"),
+    (WEIGHTS, "(2 + last) << (exponent - 1)", "(2 + last) << exponent", "larger numbers doubled"),
+    (WEIGHTS, ": 8.f);", ": 7.f);", "another code of zero"),
+    (WEIGHTS, "(TILE_INPUTS / SCALES) < inputs", "TILE_INPUTS < inputs", "scales of the last inputs are missing"),
     # Routing.
     (ROW, "if (element < N) body(s, element);", "body(s, element);", "experts beyond the last"),
     (
@@ -121,7 +139,13 @@ MUTATIONS = [
     ),
     (TILES, "at >= group.rows) continue;", "at > group.rows) continue;", "a row beyond the last is read"),
     (TILES, "(p.sources ? p.sources[place] : place)", "place", "rows are not gathered"),
-    (TILES, "+ group.index * p.weight_group + chunk", "+ chunk", "the first expert's weight for all"),
+    (WEIGHTS, "+ group * p.weight_group + threadIdx", "+ threadIdx", "the first expert's weight for all"),
+    (
+        WEIGHTS,
+        "group * p.weight_group / p.weight_stride + first_column",
+        "first_column",
+        "the first expert's codes for all",
+    ),
     (TILES, "p.x) + group.index * p.x_group + chunk", "p.x) + chunk", "the first segment's inputs for all"),
     (TILES, "copy_wait<RING - 2>();", "copy_wait<RING - 1>();", "one wait too few"),
     (TILES, "__syncthreads();  // all copies have", "// all copies have", "no barrier between copies and their use"),
@@ -131,8 +155,8 @@ MUTATIONS = [
     (PRODUCT, "part.lane % 8 + part.lane / 16 * 8", "part.lane % 16", "columns in another order"),
     (
         PRODUCT,
-        "part.lane / 16 * 16;\n  const int column",
-        "part.lane / 8 * 16;\n  const int column",
+        "part.lane % 16) * STRIDE + part.lane / 16 * 16;",
+        "part.lane % 16) * STRIDE + part.lane / 8 * 16;",
         "inputs of x in another order",
     ),
     (

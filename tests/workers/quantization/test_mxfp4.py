@@ -1,4 +1,4 @@
-"""Experts in MXFP4 are multiplied in their own blocks by the CPU kernels; elsewhere they are dequantized, exactly."""
+"""Experts in MXFP4 are multiplied in their own blocks by the CPU kernels; plain torch dequantizes them, exactly."""
 
 import json
 

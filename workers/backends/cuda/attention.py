@@ -12,7 +12,7 @@ from ...kernels.cuda.attention_kernels import AttentionShape
 from ...kernels.cuda.kernel import Launcher
 from ...kernels.cuda.latent.latent_attention import LatentWork
 from ...kv.cache_view import CacheView
-from .fixed_rows import empty_rows
+from .products.fixed_rows import empty_rows
 
 Kind = tuple[AttentionMask, int, int, int]  # of layers: their mask, query heads, KV heads and head_dim
 MAX_SLOTS = 4096  # sums of a row over a split, for all requests of a step; a request without a free slot is not split

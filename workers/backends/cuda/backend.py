@@ -7,13 +7,15 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 
 from ...checkpoint.packed_weight import PackedWeight
-from ...checkpoint.weight_forms import Fp8Weight, StoredWeight, Weight
+from ...checkpoint.weight_forms import Fp8Weight, GroupedWeight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...geometry.experts import Experts
 from ...geometry.geometry import Geometry
 from ...geometry.layer_options import Latent
 from ...geometry.model_options import Activation
 from ...kernels.cuda.attention_kernels import MAX_HEAD_DIM
+from ...kernels.cuda.experts import coded_weight
+from ...kernels.cuda.experts.products import Form
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...kernels.cuda.quantize import quantize_rows_kernel
 from ...layers.adapters.ops import AdapterOps
@@ -34,10 +36,11 @@ from ...layers.streams.stream_ops import StreamOps
 from .adapters import CudaAdapterOps
 from .attention import CudaPagedAttention
 from .experts import CudaExperts
-from .fixed_rows import FixedRowsLinear
-from .fp8_linear import Fp8Linear, multiplies
 from .latent import CudaLatentHeads, LatentPlans, check_latent_sizes
 from .ops import CudaOps
+from .products.coded_linear import CodedLinear
+from .products.fixed_rows import FixedRowsLinear
+from .products.fp8_linear import Fp8Linear, multiplies
 from .recurrences import CudaRecurrences, CudaSelectiveScan
 
 WITHOUT_RECURRENCES = (
@@ -63,6 +66,7 @@ class CudaBackend:
         self.launcher = launcher
         self.arch = arch  # the architecture for which kernels are compiled
         self.kernels_of_products: set[Kernel] = set()  # our kernels that this backend's products launch
+        self.coded_forms: set[Form] = set()  # of weights whose products are our kernels
         self._multiprocessors = multiprocessors
         self._latent_plans = LatentPlans(launcher, arch, multiprocessors)
 
@@ -77,13 +81,15 @@ class CudaBackend:
         return cls(launcher, architecture(device.name, (device.major, device.minor)), device.multi_processor_count)
 
     def accepted(self, weight: Weight, dtype: torch.dtype) -> Weight:
-        """The form of `weight` that products support: 16-bit and fp8; other quantized weights are dequantized."""
+        """The form of `weight` that products support: 16 bits, fp8, and 4-bit codes; others are dequantized."""
         match weight:
             case Tensor():
                 return weight
             case StoredWeight():
                 return weight.tensor()
             case Fp8Weight() if multiplies(weight) and not self.lacks_for_fp8(dtype):
+                return weight
+            case GroupedWeight() if coded_weight.multiplies(weight):
                 return weight
             case PackedWeight():
                 raise TypeError("packed for the CPU")
@@ -99,6 +105,10 @@ class CudaBackend:
         if isinstance(weight, Fp8Weight):
             self.kernels_of_products.add(quantize_rows_kernel(torch.bfloat16, weight.shape[1]))
             return Fp8Linear(self.launcher, weight, bias)
+        if isinstance(weight, GroupedWeight):
+            product = CodedLinear(self.launcher, weight, bias)
+            self.coded_forms.add(Form.of(product.weight))
+            return product
         assert isinstance(weight, Tensor), type(weight)
         return FixedRowsLinear(weight, bias)
 

@@ -9,11 +9,12 @@ from torch import Tensor
 from paged_serve.protocol.errors import ConfigError
 
 from ...checkpoint.packed_weight import PackedWeight
-from ...checkpoint.weight_forms import StoredWeight, Weight
+from ...checkpoint.weight_forms import GroupedWeight, StoredWeight, Weight
 from ...distributed.tensor_parallel import TensorParallelGroup
 from ...geometry.experts import NUM_SHARES, Experts
 from ...geometry.model_options import Activation
 from ...kernels.cuda.elementwise import activate, activation_kernel
+from ...kernels.cuda.experts.coded_weight import CodedWeight
 from ...kernels.cuda.experts.combining import (
     Sums,
     clamped_gate,
@@ -29,6 +30,7 @@ from ...kernels.cuda.experts.products import (
     INPUTS_MULTIPLE,
     LARGE,
     SMALL,
+    Form,
     expert_product,
     product_kernel,
     segmented_product,
@@ -44,8 +46,8 @@ from ...kernels.cuda.experts.routing import (
 )
 from ...kernels.cuda.kernel import Kernel, Launcher
 from ...layers.feed_forward import ExpertWeights
-from .fixed_rows import FixedRowsLinear, empty_rows
 from .ops import FUNCTIONS
+from .products.fixed_rows import FixedRowsLinear, empty_rows
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class CudaExperts:
         self._dtype = router.weight.dtype
         self._router, self._correction = self._floats(router.weight), weights.correction
         self._factors = weights.factors
-        self._gate_up, self._down = (self._floats(weight) for weight in (weights.gate_up, weights.down))
+        self._gate_up, self._down = (self._numbers_or_codes(weight) for weight in (weights.gate_up, weights.down))
         biases = None if router.bias is None else router.bias[: experts.count], weights.gate_up_bias, weights.down_bias
         self._router_bias, self._gate_up_bias, self._down_bias = map(_float32, biases)
         self._shared_gate_up = weights.shared_gate_up
@@ -104,8 +106,10 @@ class CudaExperts:
         yield route_kernel(experts)
         yield place_kernel(experts.top_k)
         for shape in (SMALL, LARGE):
-            yield product_kernel(dtype, dtype, shape)
-            yield product_kernel(dtype, torch.float32, shape)
+            yield product_kernel(dtype, dtype, shape, Form.of(self._gate_up))
+            yield product_kernel(dtype, torch.float32, shape, Form.of(self._down))
+            if self._segments or not self._experts.is_beside_dense:
+                yield product_kernel(dtype, torch.float32, shape)  # of the router and the shared expert
         if experts.weighs_inputs:
             yield weigh_kernel(dtype, hidden, experts.top_k)
         for width in filter(None, (experts.intermediate_size, experts.shared_size // size)):
@@ -162,6 +166,9 @@ class CudaExperts:
             return clamped_gate(self._launcher, gate_up, activation, count)
         function = FUNCTIONS[activation.kind]
         return activate(self._launcher, gate_up, function, activation.is_gated, count=count)
+
+    def _numbers_or_codes(self, weight: Weight) -> Tensor | CodedWeight:
+        return CodedWeight.of(weight) if isinstance(weight, GroupedWeight) else self._floats(weight)
 
     def _floats(self, weight: Weight) -> Tensor:
         """`weight` in the model's dtype, at an address that 16-byte copies can read."""

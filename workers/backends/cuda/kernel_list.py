@@ -7,6 +7,7 @@ import torch
 from ...geometry.model_options import RMS_NORMS
 from ...kernels.cuda import attention_kernels, sampling
 from ...kernels.cuda.elementwise import activation_kernel, cap_kernel, layer_norm_kernel, rms_norm_kernel
+from ...kernels.cuda.experts.products import LARGE, SMALL, product_kernel
 from ...kernels.cuda.kernel import Kernel
 from ...kernels.cuda.lora import lora_kernels
 from ...kernels.cuda.rotate import rotate_and_cache_kernel
@@ -43,6 +44,7 @@ def kernels_for(model: Model, cached: torch.dtype, block_size: int) -> list[Kern
         *recurrent_kernels(geometry),
         *([cap_kernel()] if geometry.caps.logits else []),
         *backend.kernels_of_products,
+        *(product_kernel(dtype, dtype, shape, form) for form in backend.coded_forms for shape in (SMALL, LARGE)),
         *(lora_kernels(dtype) if model.adapters else []),
         *sampling.production_kernels(),
     ]

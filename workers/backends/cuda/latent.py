@@ -17,7 +17,7 @@ from ...kv.cache_view import CacheView
 from ...layers.attention import LatentLayer
 from ...layers.ops import KernelStep
 from .attention import AttentionMetadata, rounded_up
-from .fixed_rows import empty_rows
+from .products.fixed_rows import empty_rows
 
 MAX_SLOTS = 1 << 14  # sums of a row over a split, for all requests of a step: 34 MB for 512 dims
 DIMS_MULTIPLE = 16  # of the latent and of the rotated part

@@ -12,7 +12,7 @@ from ...kernels.cuda.rotate import rotate_and_cache
 from ...kv.cache_view import CacheView
 from ...layers.norm import Norm, RMSNorm, bias_of, weight_of
 from ...layers.ops import HeadLayout, KernelStep
-from .fixed_rows import empty_rows
+from .products.fixed_rows import empty_rows
 
 FUNCTIONS: dict[str, Function] = {  # kind of activation -> name in the kernel
     "silu": "silu",

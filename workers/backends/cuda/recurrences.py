@@ -22,7 +22,7 @@ from ...kernels.cuda.recurrent.scans import gated_delta, gated_delta_kernel, mam
 from ...kv.state_rows import StateRows
 from ...layers.recurrent.torch_copies import TorchCopies
 from ...layers.recurrent.weights import CausalConv, GatedDelta, GatedNorm, Mamba1, Mamba2, PartNorms
-from .fixed_rows import empty_rows
+from .products.fixed_rows import empty_rows
 
 
 class CudaRecurrences(TorchCopies):

@@ -7,9 +7,9 @@ independently.
 import torch
 from torch import Tensor
 
-from ...checkpoint.weight_forms import Fp8Weight
-from ...kernels.cuda.kernel import Launcher
-from ...kernels.cuda.quantize import quantize_rows
+from ....checkpoint.weight_forms import Fp8Weight
+from ....kernels.cuda.kernel import Launcher
+from ....kernels.cuda.quantize import quantize_rows
 from .fixed_rows import PRODUCT_ROWS, round_up_product_rows
 
 SIZES_MULTIPLE = 16  # of inputs and outputs, required by the library
