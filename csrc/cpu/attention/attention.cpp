@@ -10,7 +10,7 @@
 // Shapes     query, out     [tokens, heads, head_dim]                        bfloat16, float16 or float
 //            keys, values   [num_blocks, kv_heads, block_size, cached_dim]   the same; or int8 beside 16 bits
 //            head_dim of up to 1024, which zeros follow in the cache up to a multiple of 16; block_size a multiple of 16,
-//            or 1 for latents (gather.h);
+//            or 1 for latents (cache/gather.h);
 //            any number of heads per KV head. latent_attention: values are the first value_dim elements of the one KV
 //            head's keys, so that both products read the same rows
 // Tile       decode: up to 8 rows x 2 or 4 vectors of keys, then of columns

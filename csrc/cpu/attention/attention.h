@@ -76,7 +76,7 @@ struct KvFp16 {  // weights stay float, so their rounding costs a sum over keys 
   using F = WidenedPanel<Fp16>;
   using Direct = Fp16Words;
 };
-struct KvInt8 : KvBf16 {  // codes, with a scale per key and per value, see attention/int8.h
+struct KvInt8 : KvBf16 {  // codes, with a scale per key and per value, see attention/cache/int8.h
   using Stored = int8_t;
 };
 struct KvWideInt8 : KvWideBf16 {

@@ -2,12 +2,12 @@
 #pragma once
 #include "attention/scratch.h"
 #include "attention/softmax.h"
-#include "attention/tiles.h"
+#include "attention/cache/tiles.h"
 #include "pool.h"
 
 template <class Kv, bool TILED = false> class Attention {
  public:
-  // value_dim: how many elements of a value are mixed; they are an output's. row_dim: of rows that a table lists, see gather.h.
+  // value_dim: how many elements of a value are mixed; they are an output's. row_dim: of listed rows, see cache/gather.h.
   Attention(Pool* pool, const AttentionParams& p, int value_dim, int row_dim)
       : pool_(pool), p_(p), size_(p.head_dim, value_dim), scale_(p), tiles_(p, size_, row_dim), plan_(p, pool->size()) {}
 

@@ -2,8 +2,8 @@
 // an item its queries and its sums so far.
 #pragma once
 #include "attention/bias.h"
-#include "attention/gather.h"
-#include "attention/int8.h"
+#include "attention/cache/gather.h"
+#include "attention/cache/int8.h"
 #include "attention/plan.h"
 #include "attention/products.h"
 #include "attention/tile_order.h"

@@ -1,4 +1,4 @@
-// The two products of attention in tile order (tiles.h), for bfloat16; the same for any number of rows.
+// The two products of attention in tile order (tiles/tiles.h), for bfloat16; the same for any number of rows.
 //
 // Order of additions   a score is the sum of pieces of 32 elements of the head, from 0; the last piece is padded with
 //                      zeros. The sums of weighted values are multiplied by the factor by which they shrink, then add

@@ -20,6 +20,9 @@ constexpr int FEWEST_SLAB_ROWS = 64;
 // Whether each pass over a chunk prefetches an equal share of the next one: with five passes or more, a line per word in the
 // first four asks for more than memory has then, and for nothing later.
 constexpr bool divides_evenly(int passes) { return SMALL_CHUNKS && passes > 4 && passes <= MAX_CHUNKED_BLOCKS; }
+constexpr Prefetch plan_in_panel(int pass, int passes) {
+  return divides_evenly(passes) ? Prefetch{EVENLY, pass} : plan(pass, passes);
+}
 
 // Whether a pass of a block of ROWS rows may prefetch `lines` lines per word of K. Products that cannot be are not compiled:
 // blocks are as even as can be, so one with few rows is the only one.
@@ -27,9 +30,8 @@ template <class F, int ROWS, Start START> constexpr bool prefetches(int lines) {
   constexpr int N = STRIPS<ROWS>, FEWEST_ROWS = (MOST_ROWS<F> + 1) / 2;
   for (int blocks = 1; blocks <= (ROWS < FEWEST_ROWS ? 1 : MAX_CHUNKED_BLOCKS + 2); blocks++) {
     const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS;
-    if (divides_evenly(N * blocks) && lines == EVENLY) return true;
-    for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD) && !divides_evenly(N * blocks); pass++) {
-      const int own = plan(pass, N * blocks).lines;
+    for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD); pass++) {
+      const int own = plan_in_panel(pass, N * blocks).lines;
       if (own == lines || (own == 0 && is_whole && lines == SPARE_LINES)) return true;
     }
   }
@@ -47,9 +49,9 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
   const int passes = blocks * N;
   for (int s = 0; s < N; s++) {
     const int pass = block * N + s;
-    Prefetch p = plan(pass, passes);
-    const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * (STEP_BYTES + p.first * 64));
-    if (divides_evenly(passes)) p.lines = EVENLY, ahead = panel + words * STEP_BYTES + words * STEP_BYTES * pass / passes;
+    Prefetch p = plan_in_panel(pass, passes);
+    const size_t skipped = p.lines == EVENLY ? words * STEP_BYTES * pass / passes : (size_t)words * p.first * 64;
+    const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * STEP_BYTES + skipped);
     if (p.lines == 0 && upcoming)
       if (const char* piece = upcoming->next((int64_t)words * SPARE_LINES * 64)) ahead = piece, p.lines = SPARE_LINES;
     const auto run_if = [&](auto lines) {

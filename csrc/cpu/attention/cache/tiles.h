@@ -1,7 +1,7 @@
 // The addresses of a unit's tiles in the paged cache, their masked parts, and the tiles that follow: memory is prefetched
 // two half tiles ahead, even if they belong to another item.
 #pragma once
-#include "attention/gather.h"
+#include "attention/cache/gather.h"
 #include "attention/plan.h"
 
 template <class Kv> class Tiles {
