@@ -43,7 +43,7 @@ class Endings:
             if sequence.request.deadline_s < math.inf and not sequence.request.live:
                 self._admission.deadlines.remove(sequence.request)
 
-    def early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
+    def end_early(self, client: bytes, ended: dict[Sequence, FinishReason], now: float, error: str = "") -> Outgoing:
         """End sequences of one client between steps."""
         if not ended:
             return []
@@ -61,7 +61,7 @@ class Endings:
             return
         self._fail(sequence, outputs, now, NO_TOKEN if sequence.request.pooling is None else NO_VECTOR)
 
-    def failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
+    def end_failed(self, results: StepResults, outputs: dict[bytes, list[StreamOutput]], now: float) -> Outgoing:
         """End the sequences that cannot be sampled. A request that is the cause and has no token yet is rejected."""
         refused: Outgoing = []
         for sequence, failure in results.failed.items():
@@ -72,7 +72,7 @@ class Endings:
                 refused.append(self._reject(request, failure.reason, failure.param))
         return refused
 
-    def held(self, use: AdapterUse, error: str, now: float) -> Outgoing:
+    def end_held(self, use: AdapterUse, error: str, now: float) -> Outgoing:
         """End all requests that wait for an adapter that cannot be loaded."""
         outgoing: Outgoing = []
         for request in dict.fromkeys(sequence.request for sequence in use.held):
@@ -80,7 +80,7 @@ class Endings:
             reason = f"LoRA adapter {adapter.name!r} was not loaded: {error}"[:MAX_LONG_TEXT]
             if any(each.output for each in request.sequences):
                 ended = dict.fromkeys(request.live, FinishReason.ERROR)
-                outgoing += self.early(request.client, ended, now, reason)
+                outgoing += self.end_early(request.client, ended, now, reason)
             else:
                 outgoing.append(self._reject(request, reason, "model"))
         return outgoing

@@ -91,7 +91,6 @@ class EngineCore:
         self.clients.setdefault(client, ClientOutbox(self.epoch, now, self.unacknowledged))
 
     def renew_lease(self, client: bytes, now: float) -> None:
-        """Renew the client's lease."""
         self.clients[client].heard_s = now
 
     def remove_client(self, client: bytes, now: float) -> None:
@@ -138,14 +137,14 @@ class EngineCore:
                 ended[sequence] = reason  # its last token was delivered before the restart, its end was not
         self.admission.core_poison.isolate(answer.request, answer.message)
         reused = outbox.deliver(self.scheduler.step, None, reused_outputs(answer.request)) if answer.is_reused else []
-        return [*((client, outputs) for outputs in reused), *self.endings.early(client, ended, now)]
+        return [*((client, outputs) for outputs in reused), *self.endings.end_early(client, ended, now)]
 
     def abort(self, client: bytes, message: AbortRequests, now: float) -> Outgoing:
         """End streams of this client. Streams that have ended are ignored: abort races with finish."""
         self.admission.core_poison.aborted(client, message, now)
         streams = self.clients[client].streams
         sequences = [streams[stream_id] for stream_id in message.stream_ids if stream_id in streams]
-        return self.endings.early(client, dict.fromkeys(sequences, message.finish_reason), now)
+        return self.endings.end_early(client, dict.fromkeys(sequences, message.finish_reason), now)
 
     @property
     def next_deadline_s(self) -> float:
@@ -204,7 +203,7 @@ class EngineCore:
         self.endings.end(list(results.ended))
         for sequence in results.not_finite:
             self.endings.recompute_or_fail(sequence, outputs, now)
-        refused = self.endings.failed(results, outputs, now)
+        refused = self.endings.end_failed(results, outputs, now)
         return [*self._deliver(plan.step, results, outputs, now), *refused]
 
     def take_loads(self) -> list[LoadAdapter]:
@@ -223,7 +222,7 @@ class EngineCore:
             return []
         if use.error:
             log.warning("adapter refused name=%r reason=%s", use.adapter.name, use.error)
-            return self.endings.held(use, use.error, now)
+            return self.endings.end_held(use, use.error, now)
         self.scheduler.waiting.release(use)
         return []
 
@@ -238,12 +237,12 @@ class EngineCore:
         deadly = scheduler.waiting.workers_lost(from_outside=from_outside)
         scheduler.restart()
         self._last_apply_s = None
-        outgoing = [each for use in deadly for each in self.endings.held(use, DEADLY_ADAPTER, now)]
+        outgoing = [each for use in deadly for each in self.endings.end_held(use, DEADLY_ADAPTER, now)]
         if poison is None:
             return outgoing
         log.error("stream=%d ends: workers died whenever they computed it", poison.stream_id)
         self.num_poison_requests += 1
-        return [*outgoing, *self.endings.early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)]
+        return [*outgoing, *self.endings.end_early(poison.request.client, {poison: FinishReason.ERROR}, now, DEADLY)]
 
     # Outputs
 

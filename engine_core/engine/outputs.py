@@ -23,6 +23,7 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
         if is_first:
             sequence.first_token_s = now
         reason = results.ended.get(sequence)
+        has_prompt_logprobs = is_first and request.params.prompt_logprobs is not None
         message = EngineCoreOutput(
             stream_id=sequence.stream_id,
             position=len(output) - num_tokens,
@@ -30,9 +31,7 @@ def step_outputs(results: StepResults, now: float) -> dict[bytes, list[StreamOut
             finish_reason=reason,
             stop_token_id=stop_token_id(sequence) if reason is FinishReason.STOP else None,
             logprobs=results.logprobs.get(sequence) if request.params.logprobs is not None else None,
-            prompt_logprobs=request.prompt_logprobs.result()
-            if is_first and request.params.prompt_logprobs is not None
-            else None,
+            prompt_logprobs=request.prompt_logprobs.result() if has_prompt_logprobs else None,
             num_cached_tokens=sequence.num_cached_tokens if is_first else 0,
             times=sequence.times(now) if reason is not None else None,
         )

@@ -23,9 +23,7 @@ class StepResults:
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
     not_finite: list[Sequence] = field(default_factory=list)  # their last token is meaningless and was not appended
     failed: dict[Sequence, RowFailure] = field(default_factory=dict)  # no token was sampled at the end
-    pooled: dict[Sequence, Pooled] = field(
-        default_factory=dict
-    )  # the vectors with which sequences end, without a token
+    pooled: dict[Sequence, Pooled] = field(default_factory=dict)  # vectors, with which sequences end without a token
 
     @property
     def num_tokens(self) -> int:

@@ -24,7 +24,6 @@ class StepLog:
             f"chunks={len(plan.chunks)} admitted={len(plan.admitted)} running={len(scheduler.running)} "
             f"waiting={len(scheduler.waiting)} free={pool.num_free} blocks={pool.num_blocks} cached={pool.num_cached}"
         )
-
         if log.isEnabledFor(logging.DEBUG):
             log.debug(
                 "step=%d tokens=%d rows=%d chunks=%d admitted=%d running=%d waiting=%d free_blocks=%d num_blocks=%d",

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, assert_never
 
-import msgspec
-
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
@@ -49,11 +47,11 @@ class Sockets(Protocol):
 
 
 class ClientLink:
-    """Connects the ports with the engine, which exists once workers are ready. Times are monotonic seconds."""
+    """Connects the sockets with the engine, which exists once workers are ready. Times are monotonic seconds."""
 
     def __init__(
         self,
-        ports: Sockets,
+        sockets: Sockets,
         failures: tuple[CoreFailure, ...],
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -62,7 +60,7 @@ class ClientLink:
     ):
         """`failures`: how former cores ended. `clock`: measures how long an iteration takes. `run`, `model`: as in
         Welcome."""
-        self._ports = ports
+        self._sockets = sockets
         self._failures = failures
         self._clock = clock
         self._run, self._model = run, model
@@ -86,14 +84,14 @@ class ClientLink:
     def receive(self, now: float) -> None:
         """Handle received messages, at most 64 or for 2 ms: the rest waits in its socket for the next iteration."""
         ends = self._clock() + SECONDS_PER_ITERATION
-        for count, (client, message) in enumerate(self._ports.receive(), start=1):
+        for count, (client, message) in enumerate(self._sockets.receive(), start=1):
             if isinstance(message, Hello):
                 self._greet(client, message, now)
             elif self._engine is not None:
                 self._handle(self._engine, client, message, now)
             if count == FRAMES_PER_ITERATION or self._clock() >= ends:
                 break
-        for client, rejected in self._ports.take_rejections():
+        for client, rejected in self._sockets.take_rejections():
             if self._engine is not None and client in self._engine.clients:
                 self._engine.renew_lease(client, now)
                 self._send_one(client, rejected, now)
@@ -141,13 +139,13 @@ class ClientLink:
     def announce_end(self, reason: str) -> None:
         """Send EngineFailed to all clients."""
         for client in self._engine.clients if self._engine is not None else self._early:
-            self._ports.send(client, EngineFailed(reason))
+            self._sockets.send(client, EngineFailed(reason))
 
     def _greet(self, client: bytes, hello: Hello, now: float) -> None:
         reason = check_hello(hello)
         if reason:
             log.warning("refused a client role=%s reason=%s", hello.role, reason)
-            self._ports.send(client, Refused(reason))
+            self._sockets.send(client, Refused(reason))
         elif self._engine is None:
             self._early[client] = None
         else:
@@ -158,8 +156,25 @@ class ClientLink:
         known = client in engine.clients
         engine.add_client(client, now)
         engine.renew_lease(client, now)
-        message = welcome(engine, known, self._failures)
-        self._send_one(client, msgspec.structs.replace(message, run=self._run, model=self._model), now)
+        facts = engine.facts
+        message = Welcome(
+            epoch=engine.epoch,
+            max_model_len=facts.max_model_len,
+            vocab_size=facts.vocab_size,
+            block_size=engine.kv_cache.block_size,
+            num_blocks=facts.num_blocks,
+            max_num_seqs=engine.scheduler.max_num_rows,
+            known=known,
+            failures=self._failures,
+            arithmetic=facts.arithmetic,
+            tasks=facts.pooling.tasks,
+            embedding_size=facts.pooling.embedding_size,
+            num_labels=facts.pooling.num_labels,
+            eos_token_ids=tuple(sorted(facts.eos_token_ids)),
+            run=self._run,
+            model=self._model,
+        )
+        self._send_one(client, message, now)
 
     def _handle(self, engine: EngineCore, client: bytes, message: FromClient, now: float) -> None:
         """Handle one message; an error in it does not end the loop."""
@@ -196,7 +211,7 @@ class ClientLink:
         """Send `message`, or remove the client if that fails; the answer to its next Hello makes it resend."""
         reason = "gone, or its queue is full"
         try:
-            if self._ports.send(client, message):
+            if self._sockets.send(client, message):
                 self._sent_since_heartbeat.add(client)
                 return
         except ProtocolError as error:  # too large for a frame: a bug of the core
@@ -209,23 +224,3 @@ class ClientLink:
         if engine is not None and client in engine.clients:
             log.info("client removed reason=%r aborted=%d", reason, len(engine.clients[client].streams))
             engine.remove_client(client, now)
-
-
-def welcome(engine: EngineCore, known: bool, failures: tuple[CoreFailure, ...]) -> Welcome:
-    """`known`: this core has the client's requests; `failures`: how former cores ended."""
-    facts = engine.facts
-    return Welcome(
-        epoch=engine.epoch,
-        max_model_len=facts.max_model_len,
-        vocab_size=facts.vocab_size,
-        block_size=engine.kv_cache.block_size,
-        num_blocks=facts.num_blocks,
-        max_num_seqs=engine.scheduler.max_num_rows,
-        known=known,
-        failures=failures,
-        arithmetic=facts.arithmetic,
-        tasks=facts.pooling.tasks,
-        embedding_size=facts.pooling.embedding_size,
-        num_labels=facts.pooling.num_labels,
-        eos_token_ids=tuple(sorted(facts.eos_token_ids)),
-    )

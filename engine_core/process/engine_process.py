@@ -48,9 +48,9 @@ class EngineProcess:
 
     def __init__(self, child: ChildProcess):
         self._child = child
-        self._ports = ClientSockets(child)
+        self._client_sockets = ClientSockets(child)
         run, model = os.path.basename(child.run_dir), model_digest(child.config, child.files)
-        self._clients = ClientLink(self._ports, child.core_failures, run=run, model=model)
+        self._clients = ClientLink(self._client_sockets, child.core_failures, run=run, model=model)
         self._clock = LoopClock(time.monotonic())
         workers = RouterChannel[worker.ToWorker, worker.ToCoreFromWorker](
             child.context,
@@ -61,17 +61,17 @@ class EngineProcess:
         )
         self._workers_socket = workers.socket
         self._events = open_event_sockets(child)
-        self._link = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
+        self._workers = WorkerLink(workers, child.config.parallel, child.control.send, child.flight.note)
         self._poller = zmq.Poller()
-        for socket in (child.control.socket, self._workers_socket, *self._ports.sockets):
+        for socket in (child.control.socket, self._workers_socket, *self._client_sockets.sockets):
             self._poller.register(socket, zmq.POLLIN)
         self._engine: EngineCore | None = None
         self._next_heartbeat = 0.0
         self._supervisor_watch = SupervisorWatch(os.getppid(), child.config.server.wake_supervisor)
         self._draining = False
         self._clients_are_back_s = math.inf  # with the requests of a former core
-        self._drained_reported = False
-        self._num_poison_reported = 0
+        self._reported_drained = False
+        self._reported_num_poison = 0
         self._reported_turn = 0  # the isolation turn last reported to the supervisor
         self._computes = False  # workers are ready, as last reported to clients
         self._reported_workers = False  # the same, to the supervisor
@@ -89,7 +89,7 @@ class EngineProcess:
             raise
 
     def _iterate(self) -> None:
-        wake_at = min(self._next_heartbeat, self._link.group.deadline)
+        wake_at = min(self._next_heartbeat, self._workers.group.deadline)
         if self._engine is not None:
             wake_at = min(wake_at, self._engine.next_deadline_s)
         if self._events is not None:
@@ -98,13 +98,13 @@ class EngineProcess:
         events = dict(self._poller.poll(math.ceil(1000 * sleep_s)))
         now = time.monotonic()
         lost_s = self._clock.begin_iteration(now, sleep_s)
-        self._link.group.shift_deadline(lost_s)
+        self._workers.group.shift_deadline(lost_s)
         self._clients.extend_leases(lost_s)
         if self._child.control.socket in events:
             self._receive_control()
         if self._workers_socket in events:
             self._receive_from_workers(now)
-        if not events.keys().isdisjoint(self._ports.sockets):
+        if not events.keys().isdisjoint(self._client_sockets.sockets):
             self._clients.receive(now)
         self._clients.expire(now)
         self._advance_isolation(now)
@@ -126,7 +126,7 @@ class EngineProcess:
                     self._draining = True
                     log.info("draining")
                 case control.WorkersReplaced(epoch=epoch, from_outside=from_outside):
-                    self._link.replace(epoch, from_outside)
+                    self._workers.replace(epoch, from_outside)
                 case control.IsolationRecorded(turn=turn):
                     if self._engine is not None:
                         self._engine.admission.core_poison.record(turn)
@@ -142,7 +142,7 @@ class EngineProcess:
         self._next_heartbeat = now + HEARTBEAT_S
         self._supervisor_watch.check(now)
         if self._engine is not None:
-            self._clients.heartbeat(self._engine, now, computes=self._link.is_ready)
+            self._clients.heartbeat(self._engine, now, computes=self._workers.is_ready)
             if self._draining:
                 self._drain(self._engine, now)
 
@@ -151,8 +151,8 @@ class EngineProcess:
         if not engine.admission.core_poison.is_over:
             return
         engine.admission.draining = True
-        if now >= self._clients_are_back_s and engine.is_drained and not self._drained_reported:
-            self._drained_reported = self._child.control.send(control.Drained())
+        if now >= self._clients_are_back_s and engine.is_drained and not self._reported_drained:
+            self._reported_drained = self._child.control.send(control.Drained())
 
     def _advance_isolation(self, now: float) -> None:
         """Report the next turn, which begins when the supervisor has recorded it."""
@@ -167,30 +167,13 @@ class EngineProcess:
 
     def _begin(self, now: float) -> EngineCore:
         """The first worker group is ready: make the engine and welcome the clients that wait."""
-        facts = self._link.group.facts
-        assert self._link.num_blocks is not None
-        sizes, config = (self._link.num_blocks, facts.block_size), self._child.config
+        config = self._child.config
         if self._events is None:  # nothing would take them
             config = structs.replace(config, kv_events=KVEventsConfig())
-        engine = self._engine = EngineCore(
-            config,
-            ModelFacts(
-                *sizes,
-                fitting_model_len(config, *sizes, facts.max_model_len, facts.kv_groups),
-                facts.vocab_size,
-                frozenset(facts.eos_token_ids),
-                facts.arithmetic,
-                facts.kv_groups,
-                PoolingFacts.of(facts),
-                max(ready.kv_bytes_per_block for ready in self._link.group.loaded.values()),
-                facts.device,
-                frozenset(facts.grammar_end_token_ids),
-            ),
-            self._child.epoch,
-        )
+        engine = self._engine = EngineCore(config, self._model_facts(), self._child.epoch)
         # A former core would have waited as long for a client that was halted.
         self._clients_are_back_s = now + (CLIENT_LEASE_S if self._child.epoch else 0.0)
-        readable = self._link.readable_facts(engine) | self._ports.readable_facts()
+        readable = self._workers.readable_facts(engine) | self._client_sockets.readable_facts()
         self._child.control.send(control.Ready(readable))
         log.info("ready %s", " ".join(f"{name}={value}" for name, value in readable.items()))
         if self._events is not None and engine.kv_cache.events is not None:
@@ -202,62 +185,80 @@ class EngineProcess:
         gc.freeze()  # objects that live now live until exit; later collections skip them
         return engine
 
+    def _model_facts(self) -> ModelFacts:
+        facts, num_blocks = self._workers.group.facts, self._workers.num_blocks
+        assert num_blocks is not None
+        sizes = num_blocks, facts.block_size, facts.max_model_len
+        return ModelFacts(
+            num_blocks=num_blocks,
+            block_size=facts.block_size,
+            max_model_len=fitting_model_len(self._child.config, *sizes, facts.kv_groups),
+            vocab_size=facts.vocab_size,
+            eos_token_ids=frozenset(facts.eos_token_ids),
+            arithmetic=facts.arithmetic,
+            kv_groups=facts.kv_groups,
+            pooling=PoolingFacts.of(facts),
+            kv_bytes_per_block=max(ready.kv_bytes_per_block for ready in self._workers.group.loaded.values()),
+            device=facts.device,
+            grammar_end_token_ids=frozenset(facts.grammar_end_token_ids),
+        )
+
     def _drive_workers(self, now: float) -> None:
         """Send the steps that can be sent; requeue running sequences first if the workers were replaced."""
-        self._link.check_deadline(now)
-        if self._engine is not None and self._computes is not self._link.is_ready:
-            self._computes = self._link.is_ready
+        self._workers.check_deadline(now)
+        if self._engine is not None and self._computes is not self._workers.is_ready:
+            self._computes = self._workers.is_ready
             self._clients.send_heartbeat(self._engine, self._engine.clients, now, computes=self._computes)
         self._report_workers()
-        if not self._link.is_ready:
+        if not self._workers.is_ready:
             return
         engine = self._begin(now) if self._engine is None else self._engine
-        epoch = self._link.group.epoch
+        epoch = self._workers.group.epoch
         assert epoch is not None
         if epoch != engine.worker_epoch:
             log.info("requeued sequences=%d for workers epoch=%d", len(engine.scheduler.running), epoch)
-            from_outside = self._link.take_from_outside()
+            from_outside = self._workers.take_from_outside()
             self._clients.send(engine.workers_replaced(epoch, now, from_outside=from_outside), now)
-            if engine.num_poison_requests > self._num_poison_reported:
-                self._num_poison_reported = engine.num_poison_requests
+            if engine.num_poison_requests > self._reported_num_poison:
+                self._reported_num_poison = engine.num_poison_requests
                 self._child.control.send(control.PoisonEnded())
-        while self._link.is_ready:
+        while self._workers.is_ready:
             for load in engine.take_loads():
-                self._link.send_load(load, now)
-            if not self._link.is_ready or (plan := engine.plan(now)) is None:
+                self._workers.send_load(load, now)
+            if not self._workers.is_ready or (plan := engine.plan(now)) is None:
                 break
-            self._link.send_step(plan, engine.scheduler, now)
-        self._link.send_transfers(take_tier_messages(engine, now))
+            self._workers.send_step(plan, engine.scheduler, now)
+        self._workers.send_transfers(take_tier_messages(engine, now))
 
     def _report_workers(self) -> None:
-        is_ready = self._link.is_ready
+        is_ready = self._workers.is_ready
         if self._engine is None or is_ready is self._reported_workers:
             return
         if self._child.control.send(control.HasWorkers(is_ready)):
             self._reported_workers = is_ready
 
     def _receive_from_workers(self, now: float) -> None:
-        for answer in self._link.receive(now):
-            if self._engine is None or not self._link.is_ready:
+        for answer in self._workers.receive(now):
+            if self._engine is None or not self._workers.is_ready:
                 return
             if isinstance(answer, TierContents | BlocksMoved):
                 tier_answered(self._engine, answer, now)
                 continue
             try:
                 if isinstance(answer, AdapterLoaded):
-                    outgoing = self._engine.adapter_loaded(answer, self._link.group.size, now)
+                    outgoing = self._engine.adapter_loaded(answer, self._workers.group.size, now)
                 else:
                     outgoing = self._engine.apply(answer, now)
             except ProtocolError as error:
-                self._link.lose(str(error))
+                self._workers.lose(str(error))
                 return
             self._clients.send(outgoing, now)
 
     def _announce_end(self, reason: str) -> None:
         """Report `reason` to all clients; sockets linger for LINGER_S."""
         self._clients.announce_end(reason)
-        self._link.shut_down()
-        self._ports.close(LINGER_S)
+        self._workers.shut_down()
+        self._client_sockets.close(LINGER_S)
         self._workers_socket.close(linger=int(1000 * LINGER_S))
         if self._events is not None:
             self._events.close()

@@ -120,7 +120,7 @@ class Scheduler:
     def _extend_block_tables(self, plan: ScheduledStep) -> bool:
         """Allocate blocks to the rows that have filled theirs; True if another sequence was preempted for that."""
         due, preempted = self.decode_rows.block_due.take(plan.step), False
-        windows, others = self.kv_cache.groups.windows, self.speculation.able()
+        windows, others = self.kv_cache.groups.windows, self.speculation.ready()
         if windows:
             others = self.prefilling + others
         due += others
@@ -143,7 +143,7 @@ class Scheduler:
             plan.extended, plan.extended_tables, plan.new_blocks = self.kv_cache.extend(due, decoding=decoding)
             for sequence in due if decoding else [each for each in due if each.joined_step]:
                 self.decode_rows.expect_block(sequence)
-            plan.verifications = [] if decoding else self.speculation.granted(due)
+            plan.verifications = [] if decoding else self.speculation.plan_verifications(due)
         return preempted
 
     def _admit(self, plan: ScheduledStep, budget: int) -> None:

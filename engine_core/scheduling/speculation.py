@@ -86,7 +86,7 @@ class Speculation:
     def _expect_attempt(self, sequence: Sequence, joined_step: int, step: int) -> None:
         self._attempts_due.setdefault(step, []).append((sequence, joined_step))
 
-    def able(self) -> list[Sequence]:
+    def ready(self) -> list[Sequence]:
         """The sequences that may take a token in the next step, whatever the results in flight are."""
         return [sequence for sequence in self.rows if bounds_of(sequence).longest < sequence.token_limit]
 
@@ -116,7 +116,7 @@ class Speculation:
             num_tokens -= bounds.num_granted
             num_blocks -= max(0, -(-(bounds.longest + bounds.num_granted) // size) - num_owned)
 
-    def granted(self, due: list[Sequence]) -> list[ScheduledVerification]:
+    def plan_verifications(self, due: list[Sequence]) -> list[ScheduledVerification]:
         """The verifications of the step, for which all blocks are allocated."""
         verifying = [(each, each.speculating) for each in due if each.speculating is not None]
         return [ScheduledVerification(each, each.row, bounds.sent(), bounds) for each, bounds in verifying]

@@ -23,7 +23,7 @@ from .scheduled_step import ScheduledStep
 
 
 class WorkerPoison:
-    """The sequences that may be poison. True while any of them is not cleared."""
+    """The sequences that may be poison."""
 
     def __init__(self) -> None:
         self._candidates: dict[Sequence, int] = {}  # length of the output that clears it
@@ -31,9 +31,6 @@ class WorkerPoison:
         self._last_isolated: Sequence | None = None  # the candidate during whose isolation workers died last
         self._num_isolations = 0  # of that candidate, in which workers died
         self.is_closed = False  # candidates of a core's death take turns: nothing else runs, even between two turns
-
-    def __bool__(self) -> bool:
-        return self.first() is not None
 
     def first(self) -> Sequence | None:
         """The sequence that runs alone now: the earliest candidate that is not cleared."""

@@ -78,7 +78,7 @@ class FakeGroup:
     def plan(self, engine: EngineCore, now: float) -> SchedulerOutput | None:
         """Let the engine plan a step, and send it to the worker."""
         leaders = {sequence: sequence.request.leader for sequence in engine.scheduler.waiting}
-        is_isolating = bool(engine.scheduler.worker_poison)
+        is_isolating = engine.scheduler.worker_poison.first() is not None
         message = engine.plan(now)
         if message is not None:
             step = engine.scheduler.in_flight[-1]
