@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from paged_serve.protocol.errors import ConfigError, InvalidRequest
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 
-from ..models.test_renamed_families import internlm2
+from ..models.families.test_renamed_families import internlm2
 from ..tiny_models.checkpoints import ours, random_tokens
 from .references import assert_near, hidden_states, label_scores, write_reference
 from .serving import new_process, numbers, request_of, vectors

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.workers.models.catalogue import FAMILIES
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import (
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import (
     VARIANTS,
     ours,
     random_tokens,
@@ -181,7 +181,7 @@ def test_matrices_of_another_layout_are_quantized_on_load(variant, tmp_path, poo
 
 
 def test_each_architecture_has_its_line_on_the_page_of_models():
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     page = (root / "docs/models.md").read_text().partition("### Models that also read")[0]
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert sorted(listed) == sorted(name for family in FAMILIES for name in family.architectures)

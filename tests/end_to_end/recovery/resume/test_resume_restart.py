@@ -1,6 +1,6 @@
 """A stream continues after its last event on a server that was restarted with other ranks, threads and blocks."""
 
-from ..serving import Server, serving
+from ...serving import Server, serving
 from .test_resume import COMPLETION, STORY, ask, first_events, whole
 
 BODY = {**STORY, "stream": True, "stream_options": {"include_usage": True}}

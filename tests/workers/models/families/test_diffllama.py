@@ -12,8 +12,8 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.backend import computes
 from paged_serve.workers.models.registry import read_geometry
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 
 @pytest.fixture(scope="module")

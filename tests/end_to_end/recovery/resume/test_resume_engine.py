@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from ..serving import Server
+from ...serving import Server
 from .test_resume import COMPLETION, STORY, ask, events_of, whole
 
 NUM_STREAMS = 12

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, reference, reference_logits
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, reference, reference_logits
 
 PROMPT = random_tokens(100)
 EXAONE = (

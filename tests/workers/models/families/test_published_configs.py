@@ -14,8 +14,8 @@ import torch
 
 from paged_serve.workers.models.catalogue import FAMILIES
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, randomise, reference_logits, transformers_model
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, randomise, reference_logits, transformers_model
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("published_configs.json").read_text())
 FAST = ("opt-125m", "gpt2", "smollm2-135m")

@@ -14,7 +14,7 @@ from paged_serve.frontend.cli.http_client import HttpClient
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.messages.engine_core import Utility
 
-from ..serving import Server
+from ...serving import Server
 
 NUM_STREAMS = 16  # over two frontends
 STORY = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 48, "temperature": 0.8, "ignore_eos": True}

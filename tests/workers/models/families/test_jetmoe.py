@@ -12,8 +12,8 @@ from paged_serve.workers.kv.budget import expert_rows_bytes
 from paged_serve.workers.models import loading
 from paged_serve.workers.models.registry import read_geometry
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.registry import read_geometry
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 CONVOLUTIONS = [f"linear_attn.{part}_conv1d.weight" for part in "qkv"]
 OF_TRAINING = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"}

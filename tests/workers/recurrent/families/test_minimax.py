@@ -10,7 +10,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.recurrences import check_recurrent
 from paged_serve.workers.models.registry import read_geometry
 
-from ..tiny_models.checkpoints import ours, write_checkpoint
+from ...tiny_models.checkpoints import ours, write_checkpoint
 
 FACTORS = {
     f"layernorm_{part}_{which}": value

@@ -2,8 +2,8 @@
 
 from safetensors.torch import load_file, save_file
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 
 NORM = "model.layers.{}.post_mlp_layernorm.weight"
 

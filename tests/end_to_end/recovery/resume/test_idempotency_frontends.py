@@ -11,7 +11,7 @@ import pytest
 
 from paged_serve.frontend.http.idempotency.keys import owner_of_key
 
-from ..serving import Server
+from ...serving import Server
 from .test_resume import CHAT, COMPLETION, MESSAGES, QUESTION, STORY, ask, events_of, first_events, whole
 
 NUM_KEYS = 8

@@ -12,7 +12,7 @@ import openai
 import psutil
 import pytest
 
-from ..serving import Server
+from ...serving import Server
 
 COMPLETION, CHAT, MESSAGES = "/v1/completions", "/v1/chat/completions", "/v1/messages"
 RESPONSES = "/v1/responses"

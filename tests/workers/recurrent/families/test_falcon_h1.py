@@ -11,10 +11,10 @@ from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.kv.state_places import StatePlace
 from paged_serve.workers.models.registry import read_geometry
 
-from ..one_process import OneProcess
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
-from .served_alone import SERVER, alone, request, run
+from ...one_process import OneProcess
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ..served_alone import SERVER, alone, request, run
 
 
 @pytest.fixture(scope="module")

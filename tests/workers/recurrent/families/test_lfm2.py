@@ -11,11 +11,11 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models.loading import load_model, read_model
 
-from ..one_process import OneProcess
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
-from ..tiny_models.tiny_lfm2 import write_tiny_lfm2
-from .served_alone import SERVER, alone, request, run
+from ...one_process import OneProcess
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ...tiny_models.tiny_lfm2 import write_tiny_lfm2
+from ..served_alone import SERVER, alone, request, run
 
 MAX_LEN = 256
 

@@ -12,8 +12,8 @@ from paged_serve.workers.backends.cuda.recurrences import check_recurrent
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.models.registry import read_geometry
 
-from ..paged_loop import PagedLoop
-from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, write_checkpoint
 
 OF_TRANSFORMERS = ("layer_types", "mlp_layer_types", "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
 PUBLISHED = {
