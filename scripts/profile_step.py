@@ -27,7 +27,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 BLOCK_SIZE, CHUNK = 16, 512

@@ -33,7 +33,7 @@ from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 BLOCK_SIZE, CONTEXT = 16, 32

@@ -34,7 +34,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.rank import DEMO_MODEL
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 
 BLOCK_SIZE, PROMPT = 16, [5] * 8
 ITEM = {

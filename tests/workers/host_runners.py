@@ -4,7 +4,7 @@ from paged_serve.protocol.messages.config import SchedulerConfig
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 

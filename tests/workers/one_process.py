@@ -22,7 +22,7 @@ from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.decode_step import DecodeStep, EagerDecodeStep
 from paged_serve.workers.models.decoder import Model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.runner.pending_step import PendingStep
 from paged_serve.workers.sampling.device_sampler import DeviceSampling

@@ -35,8 +35,8 @@ from ..kv.cache_layout import CacheLayout
 from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from ..models.loading import load_model
-from ..runner.cuda_device import CudaDevice
-from ..runner.host_steps import host_steps
+from ..runner.cuda_device import CudaDevice, event_marker
+from ..runner.host_runner import host_runner
 from ..runner.steps import Steps
 from ..sampling.logits_processors import Classes
 from ..speculation.methods import drafter_of
@@ -114,9 +114,7 @@ class Rank:
         if self._has_cuda_kernels:
             from ..backends.cuda.kernel_list import load_kernels
 
-            dtype = cache_dtype(self._config, self._model)
-            layout = layout_of(self._config, self._model.geometry, self._group.size, dtype)
-            load_kernels(self._model, dtype, layout.block_size, on_progress)
+            load_kernels(self._model, self._kv_dtype, self._layout.block_size, on_progress)
 
     @property
     def _has_cuda_kernels(self) -> bool:
@@ -129,12 +127,11 @@ class Rank:
     def ready(self) -> WorkerReady:
         """The facts of this rank, and the number of blocks that its memory holds."""
         geometry, size, pooling = self._model.geometry, self._group.size, self._model.pooling
-        kv_dtype = cache_dtype(self._config, self._model)
-        layout = layout_of(self._config, geometry, size, kv_dtype)
+        layout = self._layout
         return WorkerReady(
             rank=self._group.rank,
             num_blocks=self._config.cache.num_blocks
-            or blocks_that_fit(self._config, geometry, size, self._budget(), kv_dtype),
+            or blocks_that_fit(self._config, geometry, size, self._budget(), self._kv_dtype),
             block_size=layout.block_size,
             kv_bytes_per_block=layout.bytes_per_block,
             max_model_len=max_model_len(self._config, geometry),
@@ -154,6 +151,14 @@ class Rank:
             is_bidirectional=geometry.is_bidirectional,
             matryoshka_dimensions=pooling.spec.matryoshka_dimensions,
         )
+
+    @property
+    def _kv_dtype(self) -> torch.dtype:
+        return cache_dtype(self._config, self._model)
+
+    @property
+    def _layout(self) -> CacheLayout:
+        return layout_of(self._config, self._model.geometry, self._group.size, self._kv_dtype)
 
     @property
     def _device(self) -> str:
@@ -184,23 +189,21 @@ class Rank:
         Collectives that belong to no plan run here, in the same order on all ranks, and nowhere later.
         `on_progress(prepared, of)` is called after each graph.
         """
-        model, kv_dtype = self._model, cache_dtype(self._config, self._model)
-        longest, size = max_model_len(self._config, model.geometry), self._group.size
-        layout = layout_of(self._config, model.geometry, size, kv_dtype)
-        groups = layout.groups
-        shape = model.geometry, num_blocks, layout.block_size, size, model.device
-        cache = KVCache.allocate(*shape, kv_dtype, groups)
+        model, layout = self._model, self._layout
+        longest, groups = max_model_len(self._config, model.geometry), layout.groups
+        shape = model.geometry, num_blocks, layout.block_size, self._group.size, model.device
+        cache = KVCache.allocate(*shape, self._kv_dtype, groups)
         self._num_blocks = num_blocks
         self._steps = self._make_steps(cache, longest)
         self.steps.prepare(on_progress)
         if self._config.kv_tier.is_on:
-            self.tier = self._open_tier(cache, layout, kv_dtype)
+            self.tier = self._open_tier(cache, layout)
         warm_up(self.steps.execute, longest, len(groups.windows), model.pooling.spec.tasks)
 
-    def _open_tier(self, cache: KVCache, layout: CacheLayout, kv_dtype: torch.dtype) -> Tier:
+    def _open_tier(self, cache: KVCache, layout: CacheLayout) -> Tier:
         model, group = self._model, self._group
         folder = Path(self._config.model.model or DEMO_MODEL)
-        precision = str(model.dtype), str(kv_dtype), arithmetic(model, group.size, self._pool)
+        precision = str(model.dtype), str(self._kv_dtype), arithmetic(model, group.size, self._pool)
         facts = (repr(layout), *precision, group.size, group.rank)
         library = None if self._pool is None else self._pool.library
         return open_tier(self._config, folder, facts, cache, group.rank, library, self._cpus, self._run_dir)
@@ -209,13 +212,16 @@ class Rank:
         model, scheduler = self._model, self._config.scheduler
         names = self._config.model.plugins
         processors: Classes = load_plugins(PluginKind.LOGITS_PROCESSOR, names, type) if self._group.rank == 0 else {}
-        of_model = None if self._drafts is None else self._drafts.drafter(scheduler)
-        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, self._device, of_model)
+        own_drafter = None if self._drafts is None else self._drafts.drafter(scheduler)
+        of_sampling = self._grammars, processors, drafter_of(self._config.speculation, self._device, own_drafter)
+        of_model = model, cache, self._group, scheduler, longest
         if self._has_cuda_kernels:
-            from ..runner.cuda_steps import cuda_steps
+            from ..runner.cuda_runner import cuda_runner
 
-            return cuda_steps(model, cache, self._group, scheduler, longest, CudaDevice(), *of_sampling)
-        return host_steps(model, cache, self._group, scheduler, longest, *of_sampling)
+            runner = cuda_runner(*of_model, CudaDevice(), *of_sampling)
+        else:
+            runner = host_runner(*of_model, *of_sampling)
+        return Steps(runner, event_marker(model.device))
 
     @property
     def steps(self) -> Steps:
@@ -229,14 +235,14 @@ class Rank:
     def facts(self) -> dict[str, str]:
         """Facts about this rank for the log and the user."""
         return {
-            "device": self._config.model.platform or self._model.device,
+            "device": self._device,
             "dtype": str(self._model.dtype).removeprefix("torch."),
             "weights": f"{self._model.weights_bytes} bytes in {self._load_s:.2f} s",
             "kernels": "torch" if self._pool is None else self._pool.library.isa,
             **({} if self._pool is None else {"summation": self._pool.summation}),
             "threads": str(torch.get_num_threads() if self._pool is None else self._pool.num_threads),
             "kv_blocks": str(self._num_blocks),
-            "kv_dtype": str(cache_dtype(self._config, self._model)).removeprefix("torch."),
+            "kv_dtype": str(self._kv_dtype).removeprefix("torch."),
             "memory": f"{resident_bytes()} bytes, {peak_resident_bytes()} at most",
             **self._model.quantization,
             **self._slowness(),

@@ -4,9 +4,17 @@ from collections.abc import Callable
 
 import torch
 
-from .completions import DeviceEvent
+from .completions import DeviceEvent, PassedEvent
 
 Replay = Callable[[], None]
+
+
+def event_marker(device: str) -> Callable[[], DeviceEvent]:
+    """A function that marks the end of the steps launched so far, for Steps.
+
+    On the CPU they are complete. A CUDA device may still compute a chunk whose logits are not read.
+    """
+    return CudaDevice().mark if device == "cuda" else PassedEvent
 
 
 class GraphPool:

@@ -15,7 +15,7 @@ from ..kv.kv_cache import KVCache
 from ..layers.model import Model
 from .cuda_device import CudaDevice
 from .cuda_graphs import ladder
-from .cuda_steps import cuda_runner
+from .cuda_runner import cuda_runner
 
 GRAPHS_MEASURED = 2  # the largest sizes: the first graph allocates shared memory and its own, the second only its own
 
@@ -58,7 +58,8 @@ def _used_with_graphs(config: Config, model: Model, group: TensorParallelGroup, 
     cache = _cache(model, config, 1)
     sizes = ladder(config.scheduler.max_num_seqs)
     longest = max_model_len(config, model.geometry)
-    runner = cuda_runner(model, cache, group, config.scheduler, longest, device, sizes[-GRAPHS_MEASURED:])
+    largest = sizes[-GRAPHS_MEASURED:]
+    runner = cuda_runner(model, cache, group, config.scheduler, longest, device, sizes=largest)
     used: list[int] = []
     runner.prepare(lambda done, of: used.append(device.used_bytes()))
     return used[-1] + (len(sizes) - len(used)) * (used[-1] - used[0])

@@ -14,8 +14,9 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.cuda_memory import cuda_budget
-from paged_serve.workers.runner.cuda_steps import cuda_steps
+from paged_serve.workers.runner.cuda_runner import cuda_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.runner.steps import Steps
 
 from ...workers.invariance.planner import Odds, Planner, Request
 from ...workers.runner.test_kv_groups import GROUPS, KINDS, UNDISTURBED
@@ -60,7 +61,7 @@ def planner_of(runner, seed: int, groups: tuple[KVGroup, ...]) -> Planner:
 def grouped(model, device) -> Planner:
     """A planner with KV groups and graphs of all sizes."""
     groups = KVGroups.of_model(model.geometry, MAX_LEN)
-    steps = cuda_steps(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device)
+    steps = Steps(cuda_runner(model, new_cache(model, groups), GROUP, SCHEDULER, MAX_LEN, device), device.mark)
     steps.prepare(lambda done, of: None)
     return planner_of(steps, 3, groups.kinds)
 

@@ -40,8 +40,8 @@ def test_trying_graphs_leaves_nothing_in_memory(model, device, monkeypatch):
     """A worker collects no garbage while it starts, and what exists once it is ready is never collected."""
     made = []
 
-    def recorded(*args):
-        runner = cuda_runner(*args)
+    def recorded(*args, **options):
+        runner = cuda_runner(*args, **options)
         made.extend(map(weakref.ref, (runner, runner._decode_step, runner._logits)))
         return runner
 

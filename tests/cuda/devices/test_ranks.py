@@ -20,8 +20,9 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.runner.cuda_graphs import ladder
 from paged_serve.workers.runner.cuda_memory import cuda_budget
-from paged_serve.workers.runner.cuda_steps import cuda_steps
+from paged_serve.workers.runner.cuda_runner import cuda_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
+from paged_serve.workers.runner.steps import Steps
 
 from ...workers.ranks import Ranks
 from ...workers.runner.test_steps_in_flight import BLOCK_SIZE, MAX_LEN, NUM_ROWS, STEADY, new_row, numbered
@@ -141,7 +142,7 @@ class OneRank:
 def with_graphs(ranks, group):
     """Run as a worker does: capture all graphs, then execute plans with two steps in flight."""
     model, device = ranks.model(group), ranks.devices[group.rank]
-    steps = cuda_steps(model, new_cache(model, group), group, SCHEDULER, MAX_LEN, device)
+    steps = Steps(cuda_runner(model, new_cache(model, group), group, SCHEDULER, MAX_LEN, device), device.mark)
     progress = []
     steps.prepare(lambda *state: progress.append(state))
     assert progress[-1] == (len(ladder(NUM_ROWS)),) * 2
@@ -192,7 +193,8 @@ def test_a_rank_that_captures_out_of_turn_is_detected(start):
 
     def work(group):
         model = ranks.model(group)
-        steps = cuda_steps(model, new_cache(model, group), group, SCHEDULER, MAX_LEN, ranks.devices[group.rank])
+        device = ranks.devices[group.rank]
+        steps = Steps(cuda_runner(model, new_cache(model, group), group, SCHEDULER, MAX_LEN, device), device.mark)
         steps.prepare(lambda done, of: None)
         for plan in PLANS[:4]:
             steps.execute(plan)

@@ -10,8 +10,7 @@ from paged_serve.workers.backends.cuda.sampler import DeviceSampler
 from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.cuda_graphs import ladder
-from paged_serve.workers.runner.cuda_steps import cuda_runner
+from paged_serve.workers.runner.cuda_runner import cuda_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 
 from ...workers.adapters.loaded import LORA, load, put, step_of
@@ -65,7 +64,7 @@ def eager(model):
 def with_graphs(model, device):
     scheduler = SchedulerConfig(max_num_seqs=ROWS, max_num_batched_tokens=64)
     cache = KVCache.allocate(model.geometry, BLOCKS, 16)
-    runner = cuda_runner(model, cache, TensorParallelGroup(), scheduler, LENGTH, device, ladder(ROWS))
+    runner = cuda_runner(model, cache, TensorParallelGroup(), scheduler, LENGTH, device)
     runner.prepare(lambda done, of: None)
     return runner
 

@@ -14,7 +14,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.kv.kv_groups import KVGroups
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.warm_up import warm_up
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 
 from ..invariance.planner import Odds, Planner, Request
 from ..ranks import Ranks, SharedModel

@@ -1,7 +1,6 @@
 """Steps start at once and are reported in order when the device has completed them; on the CPU, immediately."""
 
 import select
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ import torch
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.worker import Chunk, SchedulerOutput
 from paged_serve.workers.layers.decode_step import EagerDecodeStep
-from paged_serve.workers.runner import host_steps
 from paged_serve.workers.runner.completions import PassedEvent
+from paged_serve.workers.runner.cuda_device import event_marker
 from paged_serve.workers.runner.steps import Steps
 
 from .test_completions import Event
@@ -86,8 +85,7 @@ def test_a_cuda_device_without_our_kernels_has_passed_a_step_before_it_is_report
             recorded.append(self)
 
     monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
-    monkeypatch.setattr(host_steps, "host_runner", lambda *_: runner)
-    steps = host_steps.host_steps(SimpleNamespace(device="cuda"), *[None] * 4)
+    steps = Steps(runner, event_marker("cuda"))
     steps.launch(PLANS[0])
     assert steps.take() is None
     recorded[0].passed.set()

@@ -14,7 +14,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.speculation.drafter import DraftRequest
 
 BLOCK_SIZE, MAX_LEN = 16, 64

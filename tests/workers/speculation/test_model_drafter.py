@@ -15,7 +15,7 @@ from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
 from paged_serve.workers.process.drafting.draft_model import DraftModel
 from paged_serve.workers.process.drafting.draft_source import draft_source_of
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.speculation.drafter import DraftRequest
 from paged_serve.workers.speculation.model_drafters.model_drafter import ModelDrafter
 

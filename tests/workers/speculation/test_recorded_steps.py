@@ -14,7 +14,7 @@ from paged_serve.workers.distributed.tensor_parallel import TensorParallelGroup
 from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.models.loading import load_model
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 
 from ..tiny_models.checkpoints import write_checkpoint
 from ..tiny_models.tiny_model import write_tiny_model

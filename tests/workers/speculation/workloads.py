@@ -19,7 +19,7 @@ from paged_serve.workers.kv.cache_layout import CacheLayout
 from paged_serve.workers.kv.kv_cache import KVCache
 from paged_serve.workers.layers.model import Model
 from paged_serve.workers.process.rank import DEMO_MODEL
-from paged_serve.workers.runner.host_steps import host_runner
+from paged_serve.workers.runner.host_runner import host_runner
 from paged_serve.workers.runner.model_runner import ModelRunner
 from paged_serve.workers.speculation.drafter import Drafter, DraftRequest
 

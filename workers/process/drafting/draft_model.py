@@ -16,7 +16,7 @@ from ...kv.budget import max_model_len
 from ...kv.kv_cache import KVCache
 from ...layers.model import Model
 from ...models.loading import load_model
-from ...runner.host_steps import host_runner
+from ...runner.host_runner import host_runner
 from ...speculation.model_drafters.model_drafter import ModelDrafter
 from ..warm_up import NUM_TOKENS, warm_up
 

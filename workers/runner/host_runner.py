@@ -1,4 +1,4 @@
-"""The steps of a model with host sampling: on the CPU, or in torch on a CUDA device without our kernels."""
+"""The runner of a model with host sampling: on the CPU, or in torch on a CUDA device without our kernels."""
 
 from paged_serve.protocol.messages.config import SchedulerConfig
 
@@ -12,28 +12,7 @@ from ..sampling.host_sampling import HostSampling
 from ..sampling.logits_processors import Classes
 from ..sampling.sampler import Sampler
 from ..speculation.drafter import Drafter
-from .completions import PassedEvent
-from .cuda_device import CudaDevice
 from .model_runner import ModelRunner
-from .steps import Steps
-
-
-def host_steps(
-    model: Model,
-    cache: KVCache,
-    group: TensorParallelGroup,
-    scheduler: SchedulerConfig,
-    max_model_len: int,
-    grammars: Grammars | None = None,
-    processors: Classes | None = None,
-    drafter: Drafter | None = None,
-) -> Steps:
-    """Steps whose tokens are known once they are launched: the host samples them, and waits for the logits.
-
-    On the CPU such a step is complete. A device may still compute a chunk whose logits are not read.
-    """
-    runner = host_runner(model, cache, group, scheduler, max_model_len, grammars, processors, drafter)
-    return Steps(runner, CudaDevice().mark if model.device == "cuda" else PassedEvent)
 
 
 def host_runner(
@@ -46,16 +25,16 @@ def host_runner(
     processors: Classes | None = None,
     drafter: Drafter | None = None,
 ) -> ModelRunner:
+    """The tokens of a step are known once it is launched: the host samples them, and waits for the logits."""
     backend = model.backend
     assert isinstance(backend, HostBackend), backend
     vocab_size = model.geometry.vocab_size
+    sampling = HostSampling(Sampler(backend.sampling(vocab_size)))
     return ModelRunner(
         model,
         cache,
         group,
-        with_processors(
-            HostSampling(Sampler(backend.sampling(vocab_size))), processors, vocab_size, scheduler.max_num_seqs
-        ),
+        with_processors(sampling, processors, vocab_size, scheduler.max_num_seqs),
         num_rows=scheduler.max_num_seqs,
         max_model_len=max_model_len,
         max_tokens=scheduler.max_num_batched_tokens,

@@ -1,4 +1,4 @@
-"""The steps of a model on a CUDA device: sampled on the device, with decode steps as CUDA graphs."""
+"""The runner of a model on a CUDA device: sampled on the device, with decode steps as CUDA graphs."""
 
 from collections.abc import Sequence
 
@@ -16,23 +16,6 @@ from ..speculation.drafter import Drafter
 from .cuda_device import CudaDevice
 from .cuda_graphs import CudaGraphs, ladder
 from .model_runner import ModelRunner
-from .steps import Steps
-
-
-def cuda_steps(
-    model: Model,
-    cache: KVCache,
-    group: TensorParallelGroup,
-    scheduler: SchedulerConfig,
-    max_model_len: int,
-    device: CudaDevice,
-    grammars: Grammars | None = None,
-    processors: Classes | None = None,
-    drafter: Drafter | None = None,
-) -> Steps:
-    sizes = ladder(scheduler.max_num_seqs) if model.geometry.head == "tokens" else []
-    runner = cuda_runner(model, cache, group, scheduler, max_model_len, device, sizes, grammars, processors, drafter)
-    return Steps(runner, device.mark)
 
 
 def cuda_runner(
@@ -42,13 +25,19 @@ def cuda_runner(
     scheduler: SchedulerConfig,
     max_model_len: int,
     device: CudaDevice,
-    sizes: Sequence[int],
     grammars: Grammars | None = None,
     processors: Classes | None = None,
     drafter: Drafter | None = None,
+    *,
+    sizes: Sequence[int] | None = None,
 ) -> ModelRunner:
-    """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` captures them later."""
+    """A runner with CUDA graphs for decode steps of `sizes` rows, ascending; `prepare` captures them later.
+
+    Without `sizes` there are graphs up to the most rows, and none for a model that generates no tokens.
+    """
     assert isinstance(model.backend, CudaBackend), model.backend
+    if sizes is None:
+        sizes = ladder(scheduler.max_num_seqs) if model.geometry.head == "tokens" else []
     vocab_size = model.geometry.vocab_size
     sampler = DeviceSampler(model.backend.launcher, vocab_size, model.device)
     return ModelRunner(
