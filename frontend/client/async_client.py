@@ -29,7 +29,7 @@ from paged_serve.protocol.transport.channel import Context
 from .async_pooling import AsyncPoolingRequest
 from .async_request import AsyncRequest
 from .request_terms import RequestTerms, instance_of
-from .session import ClientSession
+from .session.session import ClientSession
 from .streams.request_streams import RequestStreams
 from .wire import TICK_S, UTILITY_TIMEOUT_S, Wire
 

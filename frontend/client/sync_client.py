@@ -20,18 +20,17 @@ from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.messages.stats import SchedulerStats
-from paged_serve.protocol.transport.channel import Context, DealerChannel
+from paged_serve.protocol.transport.channel import FRAMES_PER_ITERATION, Context, DealerChannel
 
 from .pooling import PoolingRequest
 from .request_terms import RequestTerms, instance_of
-from .session import ClientSession
+from .session.session import ClientSession
 from .streams.deltas import SequenceDelta
 from .streams.request_streams import RequestStreams
 from .sync_request import Request
 from .wire import TICK_S, UTILITY_TIMEOUT_S, Wire
 
 KEEP_EVERY_S, KEEP_AWAITED_EVERY_S = 0.5, 0.002
-FRAMES_PER_ITERATION = 64
 FRAMES_PER_KEEP = 1024
 _SyncWire = Wire[DealerChannel[ToEngineCore, FromEngineCore]]
 

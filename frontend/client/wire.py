@@ -7,12 +7,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from paged_serve.protocol.errors import ConfigError, EngineDead, PagedServeError
 from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.transport.authentication import read_secret
-from paged_serve.protocol.transport.channel import Context, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.channel import Context, new_context
 from paged_serve.protocol.transport.curve import ClientKeys, client_keys
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint, find_run_dirs, has_ended
 
-from .session import ClientSession
+from .session.session import ClientSession
 
 TCP = "tcp://"
 TICK_S = 0.25

@@ -185,7 +185,8 @@ MEANT = {
     *("offline/prompts.py", "adapters/lora_requests.py"),  # of the user's own program
     *("chat/session.py", "chat/commands.py", "cli/http_client.py"),  # of the user's own terminal
     "http/routes/adapters/routes.py",  # of the folder that the request names
-    *("conversation/strict_json.py", "conversation/chat_template.py", "client/request_terms.py", "client/session.py"),
+    *("conversation/strict_json.py", "conversation/chat_template.py"),
+    *("client/request_terms.py", "client/session/session.py"),
 }
 CLIENT_ERRORS = {"HttpError", "InvalidRequest", "Overloaded", "RequestExpired"}
 

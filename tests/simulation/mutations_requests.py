@@ -14,10 +14,11 @@ OUTBOX = "engine_core/engine/clients/client_outbox.py"
 ROW_ASSIGNER = "engine_core/scheduling/row_assigner.py"
 DECODE = "engine_core/scheduling/decode_set.py"
 WORKER_POISON = "engine_core/scheduling/worker_poison.py"
-DISPATCH = "frontend/client/dispatch.py"
+DISPATCH = "frontend/client/session/dispatch.py"
+WITHHELD = "frontend/client/session/withheld_requests.py"
 CORE_POISON = "engine_core/admission/core_poison.py"
 ABANDONED = "engine_core/admission/abandoned_requests.py"
-SESSION = "frontend/client/session.py"
+SESSION = "frontend/client/session/session.py"
 FORKS = "engine_core/requests/forks.py"
 POOLING = "engine_core/admission/pooling.py"
 STREAMS = "frontend/client/streams/stream_table.py"
@@ -142,18 +143,18 @@ REQUEST_MUTATIONS = [
         "a client that was removed waits forever",
     ),
     (
-        DISPATCH,
+        WITHHELD,
         "turns.get(request.sent_epoch) == 0",
         "False",
         "no request is ever a candidate after a core's death",
     ),
     (
-        DISPATCH,
+        WITHHELD,
         "self._isolated if self._isolation in turns.items() else None",
         "self._isolated if self._isolation[0] in turns else None",
         "a request that was isolated once counts as poison at any later death",
     ),
-    (DISPATCH, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
+    (WITHHELD, "        self._isolated = None\n        return True", "        return True", "an isolation never ends"),
     (
         CORE_POISON,
         "        if client == self._holder:\n            self._end_turn()\n",

@@ -9,16 +9,16 @@ from paged_serve.engine_core.engine.endings import DEADLY
 from paged_serve.engine_core.simulation.client import output_alone, pooling_stream
 from paged_serve.engine_core.simulation.scenarios.drawn_requests import draw_params, draw_prompt, for_pooling
 from paged_serve.engine_core.simulation.scenarios.scenario import Scenario, capacity_tokens
-from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.request_terms import RequestTerms
-from paged_serve.frontend.client.session import ClientSession
+from paged_serve.frontend.client.session.dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client.session.session import ClientSession
 from paged_serve.frontend.client.streams.request_streams import RequestStreams
 from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR, InvalidRequest, Overloaded, RequestExpired
 from paged_serve.protocol.messages.engine_core import EngineCoreRequest, FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.transport.channel import handshake_hello
 
 from .core_host import core_dies_of
 

@@ -44,9 +44,7 @@ class Stream:
         self.delivered = 0  # tokens of it that the reader has
         self.queued = False  # stands in request.ready
         self.started = False  # its first output has come
-        self.aborted: FinishReason | None = (
-            None  # tokens still on their way are dropped; the engine's finish is awaited
-        )
+        self.aborted: FinishReason | None = None  # later tokens are dropped; the engine's finish is awaited
         self.logprobs: PackedLogprobs | None = None  # of the tokens not yet delivered
         self.prompt_logprobs: PackedLogprobs | None = None
         self.pooled: Pooled | None = None  # until the reader has it

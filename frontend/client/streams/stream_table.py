@@ -99,21 +99,22 @@ class StreamTable:
             isolation_tokens += max(len(ids) // TOKEN_BYTES - kept for ids in received) if isolation_tokens else 0
             received = tuple(ids[: kept * TOKEN_BYTES] for ids in received)
         terms = request.terms
+        # never more than was asked for, which the difference of two rounded times may be
+        left_s = min(terms.timeout_s, max(request.expires_at - now, MIN_TTL_S))
         return EngineCoreRequest(
-            request.request_id,
-            request.prompt_token_ids,
-            request.sampling_params,
-            terms.priority,
-            terms.cache_salt,
-            received if any(received) else (),
-            terms.tenant,
-            terms.weight,
-            # never more than was asked for, which the difference of two rounded times may be
-            min(terms.timeout_s, max(request.expires_at - now, MIN_TTL_S)) if request.may_expire else 0.0,
-            isolation_tokens,
-            request.pooling_params,
-            terms.adapter,
-            request.resumed,
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling_params=request.sampling_params,
+            priority=terms.priority,
+            cache_salt=terms.cache_salt,
+            resume_token_ids=received if any(received) else (),
+            tenant=terms.tenant,
+            weight=terms.weight,
+            ttl_s=left_s if request.may_expire else 0.0,
+            isolation_tokens=isolation_tokens,
+            pooling_params=request.pooling_params,
+            adapter=terms.adapter,
+            resumed=request.resumed,
         )
 
     def receive(self, message: EngineCoreOutputs) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paged_serve.engine_core.engine.endings import DEADLY
-from paged_serve.frontend.client.dispatch import DEADLY as DEADLY_FOR_CORES
+from paged_serve.frontend.client.session.dispatch import DEADLY as DEADLY_FOR_CORES
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.frontend.config.model_folder import demo_model_folder
 from paged_serve.frontend.supervision.processes.child import MODULES

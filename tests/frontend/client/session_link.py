@@ -1,12 +1,12 @@
 """A client session under a clock of the test, and the messages that it sends."""
 
-from paged_serve.frontend.client.session import ClientSession
+from paged_serve.frontend.client.session.session import ClientSession
 from paged_serve.protocol.messages.engine_core import (
     EngineHeartbeat,
     Welcome,
 )
+from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.sampling_params import SamplingParams
-from paged_serve.protocol.transport.channel import handshake_hello
 
 from ..fake_core import LIMITS
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from paged_serve.frontend.client.session import ClientSession
+from paged_serve.frontend.client.session.session import ClientSession
 from paged_serve.protocol.messages.engine_core import (
     AbortRequests,
     EngineCoreOutput,
@@ -17,9 +17,9 @@ from paged_serve.protocol.messages.engine_core import (
     RequestRejected,
     Welcome,
 )
+from paged_serve.protocol.messages.handshake import handshake_hello
 from paged_serve.protocol.messages.message import Hello, pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
-from paged_serve.protocol.transport.channel import handshake_hello
 
 from ..fake_core import LIMITS, columns, token
 

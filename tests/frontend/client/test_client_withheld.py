@@ -2,7 +2,8 @@
 
 import pytest
 
-from paged_serve.frontend.client.dispatch import DEADLY, ISOLATION_TOKENS, MAX_ISOLATION_TOKENS
+from paged_serve.frontend.client.session.dispatch import DEADLY
+from paged_serve.frontend.client.session.withheld_requests import ISOLATION_TOKENS, MAX_ISOLATION_TOKENS
 from paged_serve.protocol.messages.engine_core import (
     DEADLY_ISOLATIONS,
     AbortRequests,

@@ -31,12 +31,12 @@ from paged_serve.protocol.messages.pooling_params import PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason, SamplingParams
 from paged_serve.protocol.messages.stats import SchedulerStats
 
-from ..structured_outputs.in_process import with_grammar
+from ...structured_outputs.in_process import with_grammar
+from ..request_terms import RequestTerms, check_request, instance_of, listed
+from ..streams.request_streams import RequestStreams
+from ..streams.stream_table import StreamTable
 from .dispatch import Dispatch
 from .link_clock import SILENT_AFTER_S, UNPLUGGED_AFTER_S, LinkClock
-from .request_terms import RequestTerms, check_request, instance_of, listed
-from .streams.request_streams import RequestStreams
-from .streams.stream_table import StreamTable
 from .utility_calls import PendingCall, UtilityCalls
 
 log = logging.getLogger(__name__)
