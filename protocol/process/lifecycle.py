@@ -17,9 +17,10 @@ from ..messages import control
 from ..messages.config import Config
 from ..messages.control import FileStamp, Welcome
 from ..messages.engine_core import CoreFailure
+from ..messages.handshake import handshake_hello, identity
 from ..messages.message import MAX_LONG_TEXT, Refused
 from ..transport.authentication import read_secret
-from ..transport.channel import DealerChannel, handshake_hello, identity, new_context
+from ..transport.channel import DealerChannel, new_context
 from ..transport.run_dir import CONTROL_SOCKET, endpoint
 from .flight_record import FlightRecord, record_flight
 from .lifeline import arm_lifeline, is_receiving

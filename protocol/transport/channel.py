@@ -21,23 +21,10 @@ import msgspec
 import zmq
 
 from ..errors import ConfigError, ProtocolError
-from ..messages.handshake import check_hello, handshake_hello, identity
 from ..messages.message import MAX_FRAME_BYTES, Message, plain
 from .authentication import CURVE_DOMAIN, USER, ZAP_DOMAIN
 from .curve import ClientKeys, ServerKeys
 from .run_dir import MAX_PATH_BYTES
-
-__all__ = [
-    "Context",
-    "Dealer",
-    "DealerChannel",
-    "RouterChannel",
-    "Socket",
-    "check_hello",
-    "handshake_hello",
-    "identity",
-    "new_context",
-]
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from paged_serve.protocol.messages.engine_core import FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.handshake import identity
 from paged_serve.protocol.transport.async_channel import AsyncDealerChannel
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
-from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, identity, new_context
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, SECRET_FILE, endpoint
 
 from .random_messages import struct_of

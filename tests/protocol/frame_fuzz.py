@@ -15,11 +15,11 @@ from paged_serve.engine_core.engine.engine import EngineCore
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.config import Config, SchedulerConfig
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, OutputsReceived
-from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.messages.handshake import UNIONS, check_hello
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.messages.worker import ModelRunnerOutput
-from paged_serve.protocol.transport.channel import _Codec, check_hello
+from paged_serve.protocol.transport.channel import _Codec
 
 from .frame_mutator import VARIANTS, FrameMutator
 from .random_messages import struct_of

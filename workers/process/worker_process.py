@@ -10,6 +10,7 @@ import zmq
 
 from paged_serve.protocol.errors import ConfigError, ProtocolError
 from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.messages.loading.adapters import LoadAdapter
 from paged_serve.protocol.messages.loading.kv_tiers import DropBlocks, LoadBlocks, OpenTier, StoreBlocks, ToWorkerTier
 from paged_serve.protocol.messages.loading.startup import CreateKVCache, KVCacheReady, LoadProgress, LoadStage
@@ -24,7 +25,7 @@ from paged_serve.protocol.messages.worker import (
 )
 from paged_serve.protocol.process.file_stamps import unchanged
 from paged_serve.protocol.process.lifecycle import HEARTBEAT_S, LINGER_S, ChildProcess, run_child
-from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity
+from paged_serve.protocol.transport.channel import DealerChannel
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
 if TYPE_CHECKING:

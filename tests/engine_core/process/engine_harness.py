@@ -8,11 +8,12 @@ import time
 
 from paged_serve.engine_core.simulation.fake_workers.fake_worker import FakeWorker
 from paged_serve.protocol.messages import control, worker
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello
 from paged_serve.protocol.process.lifeline import lifeline_pipe
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
-from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, WORKERS_SOCKET, endpoint
 
 VOCAB_SIZE, EOS, NUM_BLOCKS = 1000, 999, 64

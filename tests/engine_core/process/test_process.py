@@ -27,10 +27,11 @@ from paged_serve.protocol.messages.engine_core import (
     UtilityResult,
     Welcome,
 )
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.process.file_stamps import model_digest
 from paged_serve.protocol.transport.authentication import read_secret
-from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.channel import DealerChannel, new_context
 from paged_serve.protocol.transport.run_dir import ENGINE_SOCKET, endpoint
 
 from .engine_harness import VOCAB_SIZE, EngineHarness

@@ -7,9 +7,10 @@ from msgspec import structs
 from paged_serve.engine_core.process.step_time_limits import MIN_STEPS
 from paged_serve.frontend.client.sync_client import Client
 from paged_serve.protocol.messages import control
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.messages.worker import ToWorker
 from paged_serve.protocol.transport.authentication import read_secret
-from paged_serve.protocol.transport.channel import DealerChannel, handshake_hello, identity, new_context
+from paged_serve.protocol.transport.channel import DealerChannel, new_context
 from paged_serve.protocol.transport.run_dir import WORKERS_SOCKET, endpoint
 
 from .engine_harness import EngineHarness

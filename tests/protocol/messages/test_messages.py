@@ -22,7 +22,7 @@ from paged_serve.protocol.messages.engine_core import (
     ToEngineCore,
     TokenColumns,
 )
-from paged_serve.protocol.messages.handshake import UNIONS, protocol_hash
+from paged_serve.protocol.messages.handshake import UNIONS, check_hello, handshake_hello, identity, protocol_hash
 from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import (
     MAX_TOKENS_PER_MESSAGE,
@@ -37,7 +37,6 @@ from paged_serve.protocol.messages.message import (
 )
 from paged_serve.protocol.messages.sampling_params import BOUNDS, SamplingParams
 from paged_serve.protocol.messages.worker import ModelRunnerOutput, NewRow, RowLogprobs, SchedulerOutput
-from paged_serve.protocol.transport.channel import check_hello, handshake_hello, identity
 
 MESSAGES = [(link, cls) for link, union in UNIONS.items() for cls in get_args(union)]
 STRUCTS = struct_types(*UNIONS.values())

@@ -12,10 +12,11 @@ import pytest
 
 from paged_serve.protocol.messages import control
 from paged_serve.protocol.messages.config import Config, ModelConfig, ServerConfig
+from paged_serve.protocol.messages.handshake import check_hello
 from paged_serve.protocol.messages.message import Hello, Refused
 from paged_serve.protocol.process.lifeline import lifeline_pipe
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
-from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
+from paged_serve.protocol.transport.channel import RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, endpoint
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,8 @@ import zmq
 
 from paged_serve.protocol.errors import ProtocolError
 from paged_serve.protocol.messages.engine_core import EngineHeartbeat, ToEngineCore
-from paged_serve.protocol.transport.channel import RouterChannel, handshake_hello
+from paged_serve.protocol.messages.handshake import handshake_hello
+from paged_serve.protocol.transport.channel import RouterChannel
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])

@@ -19,11 +19,12 @@ from paged_serve.protocol.messages.engine_core import (
     OutputsReceived,
     ToEngineCore,
 )
+from paged_serve.protocol.messages.handshake import handshake_hello, identity
 from paged_serve.protocol.messages.message import pack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.transport import channel
 from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN, Authenticator, read_secret
-from paged_serve.protocol.transport.channel import RouterChannel, handshake_hello, identity, new_context, take
+from paged_serve.protocol.transport.channel import RouterChannel, new_context, take
 from paged_serve.protocol.transport.run_dir import endpoint
 
 

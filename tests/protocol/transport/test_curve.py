@@ -7,8 +7,9 @@ import pytest
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.engine_core import ClientHeartbeat, EngineHeartbeat, FromEngineCore, ToEngineCore
+from paged_serve.protocol.messages.handshake import identity
 from paged_serve.protocol.transport.authentication import Authenticator
-from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, identity, new_context
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, new_context
 from paged_serve.protocol.transport.curve import client_keys, make_keys, server_keys
 
 from ...workers.tier.accidents import full_disk

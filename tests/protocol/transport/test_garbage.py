@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 from paged_serve.protocol.messages.engine_core import ClientHeartbeat
-from paged_serve.protocol.messages.handshake import UNIONS
+from paged_serve.protocol.messages.handshake import UNIONS, handshake_hello, identity
 from paged_serve.protocol.transport.authentication import USER, ZAP_DOMAIN
-from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel, handshake_hello, identity
+from paged_serve.protocol.transport.channel import DealerChannel, RouterChannel
 from paged_serve.protocol.transport.run_dir import CONTROL_SOCKET, ENGINE_SOCKET, WORKERS_SOCKET, endpoint
 
 from ..frame_fuzz import ROUND_FRAMES, Outcomes, fuzz_round, samples

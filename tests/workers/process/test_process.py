@@ -11,13 +11,14 @@ import pytest
 
 from paged_serve.protocol.messages import control, worker
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig, ParallelConfig, SchedulerConfig
+from paged_serve.protocol.messages.handshake import check_hello
 from paged_serve.protocol.messages.loading import startup
 from paged_serve.protocol.messages.message import MAX_STEP_FRAME_BYTES, Hello, Refused, pack_ids, unpack_ids
 from paged_serve.protocol.messages.sampling_params import SamplingParams
 from paged_serve.protocol.process.file_stamps import stamp_of
 from paged_serve.protocol.process.lifeline import lifeline_pipe
 from paged_serve.protocol.transport.authentication import Authenticator, read_secret
-from paged_serve.protocol.transport.channel import RouterChannel, check_hello, new_context
+from paged_serve.protocol.transport.channel import RouterChannel, new_context
 from paged_serve.protocol.transport.run_dir import (
     CONTROL_SOCKET,
     WORKERS_SOCKET,
