@@ -4,6 +4,7 @@
 NO_TOKEN = "the model's output was not finite, so no token could be chosen"
 NO_VECTOR = "the model's output was not finite, so there is no vector"
 TOKENIZER_FAILS = "processes of the server failed whenever they tokenized its text"
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # not a busy loop; and room may come earlier than predicted
 SHOWN_FAILURES = frozenset((NO_TOKEN, NO_VECTOR, TOKENIZER_FAILS))
 
 
@@ -36,6 +37,11 @@ class Overloaded(PagedServeError):
         self.message = message
         self.retry_after_s = retry_after_s
         self.draining = draining
+
+    @property
+    def pause_s(self) -> float:
+        """How long a caller of the client library waits before it sends the request again."""
+        return min(max(self.retry_after_s, MIN_PAUSE_S), MAX_PAUSE_S)
 
 
 class RequestExpired(PagedServeError, TimeoutError):

@@ -17,7 +17,6 @@ from .outputs import OutputBuilder, RequestOutput, keep_best
 from .prompts import Prompt
 
 WAIT_S = 0.25
-MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ class Batch:
             if full.draining:
                 raise
             self._refused.append(running.job)
-            self._not_before = time.monotonic() + min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S)
+            self._not_before = time.monotonic() + full.pause_s
             return
         output = running.builder.output
         output.request_id = str(running.job.number)

@@ -1,7 +1,5 @@
 """One request of AsyncLLM.generate or chat, from its arrival to its last output."""
 
-import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,12 +12,11 @@ from ..client.async_client import AsyncClient
 from ..client.async_request import AsyncRequest
 from ..client.streams.deltas import SequenceDelta
 from ..text.off_loop import LONG, off_loop
-from .in_flight import InFlightLimit
+from .in_flight import Entry, InFlightLimit
 from .model_text import ModelText
 from .outputs import OutputBuilder, RequestOutput, generated
 from .prompts import Prompt, prepared
 
-MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 MakePrompt = Callable[[], Awaitable[Prompt]]
 
 
@@ -53,11 +50,8 @@ class Generation:
     def __init__(self, request_id: str, client: AsyncClient, limit: InFlightLimit):
         self.request_id = request_id
         self._client = client
-        self._limit = limit
-        self._entry: asyncio.Future[bool] | None = None
-        self._num_sequences = 0
+        self._entry = Entry(limit)
         self._request: AsyncRequest | None = None
-        self._aborted = asyncio.Event()
 
     async def begin(
         self,
@@ -74,23 +68,15 @@ class Generation:
         params = await threads.prepared(params)
         prompt = await make_prompt()
         prompt.truncate_to(self._client.limits.max_model_len, params.max_tokens)
-        ids = await threads.token_ids(prompt) if await self._enter(generated(params).n, priority) else []
+        ids = await threads.token_ids(prompt) if await self._entry.wait(generated(params).n, priority) else []
         params = await threads.params_for(prompt, ids, params)
         self._prompt, self._params, self._priority, self._adapter = prompt, params, priority, adapter
         self._builder = OutputBuilder(threads.text.tokenizer, prompt, ids, params)
         self._builder.output.request_id = self.request_id
         self._submit()
 
-    async def _enter(self, num_sequences: int, priority: int) -> bool:
-        """Wait until the request may be submitted to the engine. Returns False if it was aborted first."""
-        self._num_sequences = num_sequences
-        self._entry = self._limit.entry(num_sequences, priority)
-        if self._aborted.is_set() and not self._entry.done():
-            self._entry.set_result(False)
-        return await self._entry and not self._aborted.is_set()
-
     def _submit(self) -> None:
-        if not self._aborted.is_set():
+        if not self._entry.is_aborted:
             self._request = self._client.submit(
                 self._builder.output.prompt_token_ids,
                 self._params,
@@ -109,7 +95,9 @@ class Generation:
                 assert output.finished
                 return output
             except Overloaded as full:
-                await self._submit_later(full)
+                self._request = None
+                await self._entry.pause(full)
+                self._submit()
                 continue
             self._push(request, delta)
             while (more := request.take()) is not None:
@@ -122,28 +110,15 @@ class Generation:
 
     def abort(self) -> None:
         """Make the output so far the last one. Has no effect on a request that has ended."""
-        self._aborted.set()
-        if self._entry is not None and not self._entry.done():
-            self._entry.set_result(False)
+        self._entry.abort()
         if self._request is not None:
             self._request.abort()
 
     def end(self) -> None:
         """The caller has read the last output or has stopped reading."""
         self.abort()
-        entry = self._entry
-        if entry is not None and not entry.cancelled() and entry.result():
-            self._limit.leave(self._num_sequences)
+        self._entry.end()
 
     def _push(self, request: AsyncRequest, delta: SequenceDelta) -> None:
         if self._builder.push(delta):
             request.abort(delta.index, FinishReason.STOP)
-
-    async def _submit_later(self, full: Overloaded) -> None:
-        """The engine was full of other clients' requests and has computed nothing of this one."""
-        if full.draining:
-            raise full
-        self._request = None
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._aborted.wait(), min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
-        self._submit()

@@ -1,13 +1,14 @@
 """The requests of AsyncLLM: their ids, and how many of their sequences are with the engine at once, in which order."""
 
 import asyncio
+import contextlib
 import heapq
 import sys
 from collections.abc import Container, Iterator
 from itertools import count
 from typing import Any
 
-from paged_serve.protocol.errors import InvalidRequest
+from paged_serve.protocol.errors import InvalidRequest, Overloaded
 
 from ..client.request_terms import check_priority, instance_of
 
@@ -59,3 +60,50 @@ class InFlightLimit:
             if not entry.done():
                 self._num_sequences += num_sequences
                 entry.set_result(True)
+
+
+class Entry:
+    """One request's entry under a limit. `abort` may be called at any time; call `end` whatever happens."""
+
+    def __init__(self, limit: InFlightLimit):
+        self._limit = limit
+        self._num_sequences = 0
+        self._may_enter: asyncio.Future[bool] | None = None
+        self._aborted = asyncio.Event()
+
+    @property
+    def is_aborted(self) -> bool:
+        return self._aborted.is_set()
+
+    async def wait(self, num_sequences: int, priority: int) -> bool:
+        """Wait until the request may be submitted to the engine. Returns False if it was aborted first."""
+        self._num_sequences = num_sequences
+        self._may_enter = self._limit.entry(num_sequences, priority)
+        if self.is_aborted:
+            self._refuse()
+        return await self._may_enter and not self.is_aborted
+
+    async def pause(self, full: Overloaded) -> None:
+        """Wait before the request is submitted again; an abort ends the pause. Raises `full` if the server drains.
+
+        The engine was full of other clients' requests and has computed nothing of this one.
+        """
+        if full.draining:
+            raise full
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._aborted.wait(), full.pause_s)
+
+    def abort(self) -> None:
+        self._aborted.set()
+        self._refuse()
+
+    def end(self) -> None:
+        """The request has ended, or its caller no longer wants its outputs."""
+        self.abort()
+        entered = self._may_enter
+        if entered is not None and not entered.cancelled() and entered.result():
+            self._limit.leave(self._num_sequences)
+
+    def _refuse(self) -> None:
+        if self._may_enter is not None and not self._may_enter.done():
+            self._may_enter.set_result(False)

@@ -183,7 +183,6 @@ class LLM(PoolingMethods):
         check_keywords(vllm_keywords, LLM.beam_search.__annotations__)
         instance_of(BeamSearchParams, params, "params")
         check_beam_width(params.beam_width, self.config.server.max_logprobs, "beam_width")
-
         parsed = parse_prompts(prompts)
         begun = [self._text.token_ids(prompt) for prompt in parsed]
         adapters = one_each(lora_request, len(begun), "lora_request")
@@ -222,7 +221,7 @@ class LLM(PoolingMethods):
         return True
 
     def get_metrics(self) -> dict[str, Any]:
-        """The engine's current statistics: see protocol.messages.engine_core.SchedulerStats."""
+        """The engine's current statistics: the fields of protocol.messages.stats.SchedulerStats."""
         metrics: dict[str, Any] = json.loads(self._client.utility(Utility.STATS))
         return metrics
 

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paged_serve.protocol.errors import Overloaded
+from paged_serve.protocol.messages.pooling_params import Pooled
 
 from ...client.pooling import PoolingRequest
 from ...client.sync_client import Client
 from .outputs import Answered
 from .prompts import PoolingJob
-
-MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 
 
 @dataclass(slots=True)
@@ -38,20 +37,24 @@ class PoolingBatch:
             self._fill(source)
             while self._running:
                 running = self._running[0]
-                try:
-                    pooled = running.request.result()
-                except Overloaded as full:
-                    if full.draining:
-                        raise
-                    self._client.wait(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
-                    running.request = self._submit(running.job)
-                    continue
+                pooled = self._result(running)
                 self._running.popleft()
                 self._fill(source)
                 yield Answered(running.job, pooled, running.request.answer)
         finally:
             for running in self._running:
                 running.request.abort()
+
+    def _result(self, running: _Running) -> Pooled:
+        """The vector; a job that the engine had no room for is submitted again."""
+        while True:
+            try:
+                return running.request.result()
+            except Overloaded as full:
+                if full.draining:
+                    raise
+                self._client.wait(full.pause_s)
+                running.request = self._submit(running.job)
 
     def _fill(self, source: Iterator[PoolingJob]) -> None:
         while len(self._running) < self._max_in_flight and (job := next(source, None)) is not None:

@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from paged_serve import AsyncLLM
-from paged_serve.frontend.offline import generation, local_engine
+from paged_serve.frontend.offline import local_engine
 from paged_serve.frontend.offline.in_flight import InFlightLimit
+from paged_serve.protocol import errors
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
 from paged_serve.protocol.messages.message import pack_ids, unpack_ids
@@ -112,11 +113,11 @@ def test_a_request_to_a_full_engine_is_retried(run):
 
 
 def test_a_request_aborted_before_its_retry_ends_at_once(run, monkeypatch):
-    monkeypatch.setattr(generation, "MIN_RETRY_S", 50.0)
+    monkeypatch.setattr(errors, "MAX_PAUSE_S", 3600.0)
 
     def script(core, peer, message):
         if isinstance(message, EngineCoreRequest):
-            core.send(RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=50), peer)
+            core.send(RequestRejected(message.request_id, RejectReason.OVERLOADED, "full", retry_after_s=3600), peer)
 
     async def body(llm):
         ends = asyncio.create_task(last(llm.generate([5], PARAMS, "mine")))

@@ -18,8 +18,6 @@ from ...exchange.memory_costs import PROMPT_TOKEN_BYTES, REQUEST_BYTES, SEQUENCE
 from ...service import RequestInProgress, Service
 from .answers import PoolingUsage
 
-MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
-
 
 @dataclass(slots=True)
 class PoolingPrompt:
@@ -157,7 +155,7 @@ class PoolingWork:
             except Overloaded as full:
                 if full.draining or not self._num_done:
                     raise
-                await asyncio.sleep(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
+                await asyncio.sleep(full.pause_s)
                 self._under_way[0] = self._pool(self._prompts[self._num_done])
                 continue
             self._under_way.popleft()

@@ -25,7 +25,6 @@ _CONTRADICTING = (
     *("tools", "functions", "dry_multiplier", "xtc_probability", "vllm_xargs", "echo", "suffix"),
 )
 _NEUTRAL = {"top_p": 1, "top_k": -1, "repetition_penalty": 1, "thinking_token_budget": -1}
-MIN_RETRY_S, MAX_RETRY_S = 0.05, 5.0
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class BeamGeneration(Generation):
             except Overloaded as full:
                 if full.draining or is_first:
                     raise
-                await asyncio.sleep(min(max(full.retry_after_s, MIN_RETRY_S), MAX_RETRY_S))
+                await asyncio.sleep(full.pause_s)
                 self._requests[place] = self._submitted(tokens, self._steps[number], 0.0)
 
     def _pieces(self, number: int, beams: Sequence[BeamSearchSequence[_Candidate]]) -> list[Piece]:

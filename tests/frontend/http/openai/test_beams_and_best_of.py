@@ -9,10 +9,10 @@ import re
 import msgspec
 import pytest
 
-from paged_serve.frontend.http.openai.selection import beams as beams_module
 from paged_serve.frontend.offline.beam_search import beam_search
 from paged_serve.frontend.offline.outputs import CompletionOutput, Logprob, RequestOutput
 from paged_serve.frontend.text.beam_search import BeamSearchParams
+from paged_serve.protocol import errors
 from paged_serve.protocol.errors import EngineDead, Overloaded
 
 from ...fake_engine import LIMITS, FakeRequest
@@ -109,7 +109,7 @@ def test_a_beam_search_that_fails_is_aborted_and_reported(beams):
 
 @pytest.mark.parametrize(("refused", "status"), [(0, 429), (1, 200), (5, 200)])
 def test_a_beam_search_that_has_begun_waits_while_the_engine_is_full(beams, monkeypatch, refused, status):
-    monkeypatch.setattr(beams_module, "MIN_RETRY_S", 0.001)
+    monkeypatch.setattr(errors, "MIN_PAUSE_S", 0.001)
     body = {"prompt": "abc", "use_beam_search": True, "n": 3, "max_tokens": 4}
     undisturbed, submit = beams.complete(**body)["choices"], beams.engine.submit
     first = len(beams.engine.requests)
