@@ -85,15 +85,13 @@ def adapter_digest(folder: Path) -> str:
     return str(digest.hexdigest())
 
 
-def read_adapter_weights(
-    folder: Path, config: AdapterConfig, max_bytes: int = MAX_WEIGHTS_BYTES
-) -> tuple[bytearray, str]:
+def read_adapter_weights(folder: Path, config: AdapterConfig) -> tuple[bytearray, str]:
     """The bytes of the folder's safetensors file, and the digest of these bytes and of `config`.
 
-    Raises ConfigError if the file is absent, no ordinary file, larger than `max_bytes`, or shrinks meanwhile.
+    Raises ConfigError if the file is absent, no ordinary file, larger than MAX_WEIGHTS_BYTES, or shrinks meanwhile.
     """
     path = folder / WEIGHTS_FILE
-    with _opened(path, max_bytes) as (file, size):
+    with _opened(path, MAX_WEIGHTS_BYTES) as (file, size):
         data = bytearray(size)
         filled = 0
         while count := file.readinto(memoryview(data)[filled:]):

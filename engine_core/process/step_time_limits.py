@@ -49,11 +49,10 @@ class StepTimeLimits:
     consecutive steps within their limits halve it.
     """
 
-    def __init__(self, longest_s: float, floor_s: float = FLOOR_S):
+    def __init__(self, longest_s: float):
         self.patience = 1.0
         self._num_punctual = 0
         self.longest_s = longest_s
-        self._floor_s = floor_s
         self._classes: dict[int, Histogram] = {}
 
     def add(self, num_tokens: int, seconds: float) -> None:
@@ -80,7 +79,7 @@ class StepTimeLimits:
         usual_s = self.usual_s(num_tokens)
         if usual_s is None:
             return self.longest_s
-        return min(self.longest_s, self.patience * max(self._floor_s, FACTOR * usual_s))
+        return min(self.longest_s, self.patience * max(FLOOR_S, FACTOR * usual_s))
 
     def was_late(self) -> None:
         self.patience *= 2.0

@@ -134,7 +134,7 @@ def bytes_per_token(geometry: Geometry, groups: KVGroups, tp_size: int, dtype: t
     """Bytes of one token in a block of any group on one rank."""
     if not groups.areas:
         return geometry.kv_bytes_per_block(1, tp_size, dtype, groups.layers_per_group)
-    of_layer = geometry.of_layer(groups.first_layer(0)).kv_bytes_per_block(1, tp_size, dtype, 1)
+    of_layer = geometry.of_layer(groups.of_layer.index(0)).kv_bytes_per_block(1, tp_size, dtype, 1)
     return groups.layers_per_group * of_layer // groups.areas[0]
 
 

@@ -56,9 +56,6 @@ class KVGroups:
     def layers_of(self, group: int) -> list[int]:
         return [layer for layer, own in enumerate(self.of_layer) if own == group]
 
-    def first_layer(self, group: int) -> int:
-        return self.of_layer.index(group)
-
     @property
     def kinds(self) -> tuple[KVGroup, ...]:
         chunks = self.attention_chunks or (0,) * len(self.windows)

@@ -47,19 +47,25 @@ def family_of(architectures: list[str], families: tuple[Family, ...]) -> tuple[F
 def find_family(architectures: list[str], families: tuple[Family, ...]) -> tuple[Family, Head] | None:
     for family in families:
         for name in family.architectures:
-            stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
-            of_head: dict[str, Head] = {f"{stem}ForSequenceClassification": "labels", f"{stem}Model": "none"}
-            of_head |= {f"{stem}ForTokenClassification": "token_labels"}
-            if family.reward_layers:
-                of_head |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
-            for_training: dict[str, Head] = {f"{stem}ForMaskedLM": "none", f"{stem}ForPreTraining": "none"}
-            of_head |= for_training if family.is_bidirectional else {name: "tokens"}
-            if family.projection:
-                of_head = {name: "projection"}
-            for given in architectures:
-                if given in of_head:
-                    return family, of_head[given]
+            heads = _heads_of(family, name)
+            if (given := next((each for each in architectures if each in heads), None)) is not None:
+                return family, heads[given]
     return None
+
+
+def _heads_of(family: Family, name: str) -> dict[str, Head]:
+    """The architecture `name` and those that have other heads on the same layers, with their heads."""
+    if family.projection:
+        return {name: "projection"}
+    stem = name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").removesuffix("Model")
+    heads: dict[str, Head] = {f"{stem}ForSequenceClassification": "labels", f"{stem}Model": "none"}
+    heads |= {f"{stem}ForTokenClassification": "token_labels"}
+    if family.reward_layers:
+        heads |= {f"{stem}ForRewardModel": "rewards", f"{stem}ForProcessRewardModel": "process_rewards"}
+    own: dict[str, Head] = {name: "tokens"}
+    if family.is_bidirectional:  # with the heads for training, which are not read
+        own = {f"{stem}ForMaskedLM": "none", f"{stem}ForPreTraining": "none"}
+    return heads | own
 
 
 def not_supported(architectures: list[str], families: tuple[Family, ...]) -> str:
