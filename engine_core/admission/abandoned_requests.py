@@ -20,9 +20,8 @@ from ..requests.request import Request
 
 KEPT_S = 30.0  # time for a frontend to restart and its clients to repeat their requests
 MAX_KEPT_TOKENS = 1 << 22  # 16 MB
-RequestKey = tuple[
-    str, bytes, bytes, SamplingParams, PoolingParams | None
-]  # everything that an answer depends on, and the tenant
+# Everything that an answer depends on, and the tenant.
+RequestKey = tuple[str, bytes, bytes, SamplingParams, PoolingParams | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

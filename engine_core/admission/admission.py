@@ -60,12 +60,12 @@ class Admission:
         self._validation = Validation(
             facts,
             cache,
-            config.model.seed,
-            limits.policy == "priority",
-            config.server.max_logprobs,
-            limits.max_num_batched_tokens,
-            plugin_names(PluginKind.LOGITS_PROCESSOR, config.model.plugins),
-            config.lora.max_loras,
+            seed=config.model.seed,
+            use_priority=limits.policy == "priority",
+            max_logprobs=config.server.max_logprobs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            logits_processors=plugin_names(PluginKind.LOGITS_PROCESSOR, config.model.plugins),
+            max_loras=config.lora.max_loras,
         )
         self._num_arrivals = 0
 

@@ -18,9 +18,8 @@ from .forecast import Forecast
 
 LONGEST_WAIT_S, SHORTEST_WAIT_S = 3600.0, 0.1  # as reported to a client
 UNKNOWN_WAIT_S = 1.0  # before the first step
-MIN_FULL_QUEUE_S = (
-    0.5  # a queue that may drain sooner is not reported as full: the report is some 100 ms old on arrival
-)
+# A queue that may drain sooner is not reported as full: the report is some 100 ms old on arrival.
+MIN_FULL_QUEUE_S = 0.5
 
 
 class Capacity:
@@ -54,7 +53,6 @@ class Capacity:
         longest = nsmallest(MAX_TENANT_STATS, queued, key=lambda tenant: (-tenant.num_queued, tenant.name))
         newcomer = Tenant("", service=shares.virtual_time)
         newcomer_s, *waits = [min(LONGEST_WAIT_S, s) for s in self._forecast.queue_times([newcomer, *longest])]
-
         return newcomer_s, tuple(
             TenantStats(tenant.name, tenant.num_queued, wait_s, self._is_full(tenant, weight, wait_s))
             for tenant, wait_s in zip(longest, waits, strict=True)

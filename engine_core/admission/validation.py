@@ -180,14 +180,16 @@ class Validation:
             )
 
     def _check_logprobs(self, params: SamplingParams, prompt_len: int) -> None:
+        counts = {}
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(params, name)
-            count = self.facts.vocab_size if wanted == -1 else wanted or 0
-            if count > self.max_logprobs:
+            counts[name] = self.facts.vocab_size if wanted == -1 else wanted or 0
+            if counts[name] > self.max_logprobs:
                 raise InvalidRequest(f"{name} is {wanted}; this server returns at most {self.max_logprobs}", name)
         if params.prompt_logprobs is None:
             return
-        num_bytes = params.n * prompt_len * (count + 2) * 8  # each sequence's first output brings them
+        # each sequence's first output brings them
+        num_bytes = params.n * prompt_len * (counts["prompt_logprobs"] + 2) * 8
         if num_bytes > MAX_PROMPT_LOGPROBS_BYTES:
             raise InvalidRequest(
                 f"prompt_logprobs={params.prompt_logprobs} for n={params.n} and {prompt_len} prompt tokens takes "

@@ -113,7 +113,7 @@ class KVCache:
     def end_transfer(self, transfer: Transfer) -> None:
         """Release the blocks of a transfer that all ranks have answered, and publish what they loaded."""
         if transfer.sequence is not None:
-            self.prefix_cache.publish_loaded(transfer.sequence, transfer.right)
+            self.prefix_cache.publish_loaded(transfer.sequence, transfer.loaded)
         self.pool.release(reversed(transfer.owned))
 
     def num_owned(self, sequence: Sequence) -> int:

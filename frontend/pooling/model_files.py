@@ -11,10 +11,11 @@ from paged_serve.protocol.messages.config import ModelConfig
 from ..text.tokenizer import read_json
 
 PROMPTS = "config_sentence_transformers.json"
+# The release that wrote the model determines which of them exists.
 LIMITS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)  # the release that wrote the model determines which of them exists
+)
 # Cohere's input types, and the names that models use for the corresponding prompt, the most likely first.
 INPUT_TYPES = {
     "search_query": ("search_query", "query", "web_search_query"),

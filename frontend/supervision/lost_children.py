@@ -70,9 +70,8 @@ class LostChildren:
 
     def _act_on(self, report: FailureReport, now: float) -> None:
         if report.lost_workers is not None:
-            self._await_last_message(
-                now, None
-            )  # a lost child may have reported a refusal: starting again does not help
+            # A lost child may have reported a refusal: starting again does not help.
+            self._await_last_message(now, None)
             epoch, reason = report.lost_workers.epoch, report.lost_workers.reason
             if epoch != self._recovery.engine_epoch or self._shutdown.is_over:
                 return

@@ -65,9 +65,7 @@ class CacheConfig(_Layer, frozen=True):
     """The paged KV cache."""
 
     block_size: Literal[16, 32, 64] = 16  # tokens per block
-    kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = (
-        None  # per rank; None: measured share of free memory
-    )
+    kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = None  # per rank; None: measured share
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights included
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8: CPU only; fp8: CUDA only
     num_blocks: PositiveInt | None = None  # per rank; overrides the measured number; for tests
@@ -185,9 +183,7 @@ class ServerConfig(_Layer, frozen=True):
     allow_special_tokens: bool | None = None  # written as text in requests; None: in prompts, not in conversations
     max_logprobs: Annotated[int, Meta(ge=0, le=1024)] = 20
     sse_keep_alive_interval_s: Annotated[float, Meta(ge=0, le=1e9)] = 15.0  # comments on idle streams; 0: none
-    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = (
-        30.0  # time that an unread answer with a key is kept; 0: not kept
-    )
+    resume_grace_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0  # for which an unread answer with a key is kept
     resume_bytes_per_answer: PositiveInt = 4 << 20  # events kept per answer with a key
     resume_bytes: PositiveInt = 64 << 20  # events kept per frontend
     store_responses: Text = ""  # folder for stored responses; "": none are stored

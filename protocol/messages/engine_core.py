@@ -75,18 +75,12 @@ class EngineCoreRequest(Message, frozen=True):
     sampling_params: SamplingParams
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     cache_salt: Annotated[str, Meta(max_length=128)] = ""  # prefixes are shared only between equal salts
-    resume_token_ids: Annotated[
-        tuple[TokenBytes, ...], Meta(max_length=MAX_N)
-    ] = ()  # per sequence: output already delivered
+    resume_token_ids: Annotated[tuple[TokenBytes, ...], Meta(max_length=MAX_N)] = ()  # each sequence's output so far
     tenant: ShortText = ""  # a digest of its API key; "": no key; tenants share the engine fairly
     weight: Weight = 1.0  # the tenant's share, relative to other tenants
     ttl_s: Ttl = 0.0  # limit of the wait for the first token; 0: none; when resent, the time left
-    isolation_tokens: IsolationTokens = (
-        0  # for a candidate in its turn: each sequence runs alone until it has this many more tokens
-    )
-    pooling_params: PoolingParams | None = (
-        None  # asks for a vector instead of tokens; `sampling_params` are the defaults then
-    )
+    isolation_tokens: IsolationTokens = 0  # of a candidate in its turn: each sequence runs alone for so many more
+    pooling_params: PoolingParams | None = None  # asks for a vector; then `sampling_params` are the defaults
     adapter: Adapter | None = None  # None: the base model
     resumed: bool = False  # it was sent before, to a core that is gone or dropped it: passes a full queue and a drain
 

@@ -47,9 +47,7 @@ class SamplingColumns:
         self.adjusted = np.zeros(num_rows, np.bool_)  # has any of the parameters below
         self.has_rules = np.zeros(num_rows, np.bool_)  # changes the logits by more than a mask
         self.has_no_rules = np.ones(num_rows, np.bool_)  # a token depends on its logits, position and seed alone
-        self.masks = np.zeros(
-            (num_rows, -(-vocab_size // 32)), np.int32
-        )  # bit i % 32 of word i / 32: token i is allowed
+        self.masks = np.zeros((num_rows, -(-vocab_size // 32)), np.int32)  # word i / 32, bit i % 32: allows token i
         self.is_masked = np.zeros(num_rows, np.bool_)
         self.allowed: list[NDArray[np.int32] | None] = [None] * num_rows  # the masks of allowed_token_ids
         self.penalties: list[Penalties | None] = [None] * num_rows

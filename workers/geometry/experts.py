@@ -37,9 +37,8 @@ class Experts:
     identities: int = 0  # further choices of a router, experts whose output is their input
     # The layer also has a dense feed-forward; the output of the experts is added at the end of the next layer.
     is_added_later: bool = False
-    is_beside_dense: bool = (
-        False  # the layer also has a dense feed-forward; each has norms of its own, and so the router
-    )
+    # The layer also has a dense feed-forward; both, and the router, have norms of their own.
+    is_beside_dense: bool = False
 
     @property
     def has_shared_gate(self) -> bool:

@@ -79,9 +79,7 @@ class LatentLayer:
     keys: Weight  # of each head [kv_rank, nope_dim]: from its query to its query in the space of the latent
     values: Weight  # of each head [value_dim, kv_rank]: from its mixed latent to its output
     options: AttentionOptions
-    selector: KeySelector | None = (
-        None  # that of this layer or of an earlier one; None: tokens attend to all before them
-    )
+    selector: KeySelector | None = None  # of this layer or an earlier one; None: tokens attend to all before them
 
 
 class LatentHeads(Protocol):

@@ -14,10 +14,7 @@ from ..distributed.memory import free_host_bytes, resident_bytes
 from .rank import DEMO_MODEL
 from .rank_setup import checkpoint_bytes
 
-TORCH_TEXTS = (
-    "allocate memory",
-    "out of memory",
-)  # torch reports the failures of an allocation or a map as RuntimeError
+TORCH_TEXTS = ("allocate memory", "out of memory")  # of the RuntimeError for an allocation or a map that failed
 
 
 @contextmanager

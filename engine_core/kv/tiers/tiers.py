@@ -59,10 +59,10 @@ class Transfer:
         return [*self.kept, *self.blocks]
 
     @property
-    def right(self) -> list[tuple[int, int, bytes]]:
+    def loaded(self) -> list[tuple[int, int, bytes]]:
         """The numbers, blocks and keys of what all ranks have loaded."""
-        loaded = zip(self.numbers, self.blocks, self.keys, strict=True)
-        return [each for index, each in enumerate(loaded) if index not in self.failed]
+        every = zip(self.numbers, self.blocks, self.keys, strict=True)
+        return [each for index, each in enumerate(every) if index not in self.failed]
 
 
 class KVTiers:

@@ -58,7 +58,9 @@ def test_every_message_and_field_is_on_the_page(make_docs):
 def test_the_comment_beside_a_field_is_its_meaning(make_docs):
     page = make_docs.protocol_page()
     assert "| required | assigned by the client, unique on its connection, never reused |" in page
-    assert "per rank; None: measured share of free memory" in page  # on a line of its own in the source
+    assert (
+        "token_classify: the columns of the answer, in this order; empty: all" in page
+    )  # on a line of its own in the source
 
 
 def test_every_link_inside_the_page_has_a_target(make_docs):

@@ -59,9 +59,8 @@ def test_an_fp8_code_is_the_nearest_and_no_row_of_zeros_is_divided_by_zero():
     codes = fp8_codes(matrix, scales).float()
     assert codes.abs().amax(1).tolist() == [0 if row == 3 else 448 for row in range(40)]
     error = (codes * scales.unsqueeze(1) - matrix).abs()
-    nearest = torch.maximum(
-        matrix.abs() * 2.0**-4, 2.0**-10 * scales.unsqueeze(1)
-    )  # the precision of 4 bits, or of the smallest step
+    # The precision of 4 bits, or of the smallest step.
+    nearest = torch.maximum(matrix.abs() * 2.0**-4, 2.0**-10 * scales.unsqueeze(1))
     assert bool((error <= 1.001 * nearest).all())
 
 
