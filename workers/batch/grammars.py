@@ -28,13 +28,13 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.structured_outputs import Grammar
 
 from .grammar_tokenizer import tokenizer_for_grammars
+from .token_constraints import MAX_REASON_CHARS
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_THREADS = 4
 MAX_COMPILED = 64  # compiled grammars kept; later rows copy them
-MAX_REASON_CHARS = 256
 MASK_EVERY = 16  # tokens of an output read again: computing a mask renews the limit of a step
 THREADED_BITS = 1 << 13  # masks of fewer bits in all cost less than waking a thread for them
 MANY_BITS = 1 << 17  # masks of more bits cost more than waiting for a thread that is late

@@ -24,14 +24,19 @@ def warm_up(
     """
     if max_model_len < NUM_TOKENS:
         return
-    tables = (pack_ids([0]),) * num_groups
-    if "generate" not in tasks:
-        pooling = PoolingParams("embed" if "embed" in tasks else "classify")
-        row = NewRow(0, pack_ids([0, 0]), 2, 0, tables, 0, (), SamplingParams(), pooling)
-        execute(SchedulerOutput(0, NO_STEP, new_rows=(row,), chunks=(Chunk(0, 2),)))
-        return
-    params = SamplingParams(top_p=0.9)
-    row = NewRow(0, pack_ids([0, 0]), 2, 0, tables, seed=0, eos_token_ids=(), sampling_params=params)
+    generates = "generate" in tasks
+    row = NewRow(
+        row=0,
+        token_ids=pack_ids([0, 0]),
+        prompt_len=2,
+        num_computed_tokens=0,
+        block_tables=(pack_ids([0]),) * num_groups,
+        seed=0,
+        eos_token_ids=(),
+        sampling_params=SamplingParams(top_p=0.9) if generates else SamplingParams(),
+        pooling_params=None if generates else PoolingParams("embed" if "embed" in tasks else "classify"),
+    )
     execute(SchedulerOutput(0, NO_STEP, new_rows=(row,), chunks=(Chunk(0, 2),)))
-    execute(SchedulerOutput(0, NO_STEP, decode_joins=pack_ids([0])))
-    execute(SchedulerOutput(0, NO_STEP, decode_leaves=pack_ids([0])))
+    if generates:
+        execute(SchedulerOutput(0, NO_STEP, decode_joins=pack_ids([0])))
+        execute(SchedulerOutput(0, NO_STEP, decode_leaves=pack_ids([0])))

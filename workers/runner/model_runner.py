@@ -17,12 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paged_serve.protocol.messages.worker import (
-    Chunk,
-    ModelRunnerOutput,
-    RowPromptLogprobs,
-    SchedulerOutput,
-)
+from paged_serve.protocol.messages.worker import Chunk, ModelRunnerOutput, RowPromptLogprobs, SchedulerOutput
 
 from ..batch.device_rows import Adapting, DeviceRows
 from ..batch.grammars import Grammars
@@ -111,9 +106,15 @@ class ModelRunner:
             self._rows.sampling.start_masks(sampled_rows)
         logits, rows_on_device, prompt_logprobs, pooling = self._forward(plan.chunks, arrays)
         sample = self._sample(logits, sampled_rows, rows_on_device) if len(sampled_rows) else None
-        places = self._rows.length[sampled_rows]
         step = PendingStep(
-            plan, started, sampled_rows, places, self._rows.generation[sampled_rows], sample, prompt_logprobs, pooling
+            plan,
+            started,
+            rows=sampled_rows,
+            places=self._rows.length[sampled_rows],
+            generations=self._rows.generation[sampled_rows],
+            sample=sample,
+            prompt_logprobs=prompt_logprobs,
+            pooling=pooling,
         )
         self._rows.num_computed[arrays.rows] = arrays.kv_lens
         self._rows.length[sampled_rows] += 1
@@ -131,10 +132,20 @@ class ModelRunner:
         self._accepted_states.store(verified, found.num_sampled)
         self._verification.observe(verified.arrays, num_late=0)
         self._device_rows.feed(rows_on_device, torch.from_numpy(found.last_tokens).to(logits.device))
-        pooled = () if pooling is None else pooling.result()
-        nothing = NO_TOKENS, NO_TOKENS, NO_TOKENS, None  # is left to learn
-        of_chunks = (each.astype("<i4").tobytes() for each in (found.num_drafted, found.num_sampled))
-        return PendingStep(plan, started, *nothing, prompt_logprobs, pooling, found.sampled, pooled, *of_chunks)
+        return PendingStep(
+            plan,
+            started,
+            rows=NO_TOKENS,  # nothing is left to learn
+            places=NO_TOKENS,
+            generations=NO_TOKENS,
+            sample=None,
+            prompt_logprobs=prompt_logprobs,
+            pooling=pooling,
+            sampled=found.sampled,
+            pooled=() if pooling is None else pooling.result(),
+            num_drafted=found.num_drafted.astype("<i4").tobytes(),
+            num_sampled=found.num_sampled.astype("<i4").tobytes(),
+        )
 
     def result(self, step: PendingStep) -> ModelRunnerOutput:
         """Wait for `step` and all earlier ones. Ranks other than 0 return tokens, but no logprobs."""

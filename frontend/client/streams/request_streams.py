@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import EngineCoreOutput
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
@@ -17,7 +18,6 @@ from .deltas import SequenceDelta
 from .packed_logprobs import PackedLogprobs
 
 MAX_DELTA_TOKENS = 128  # with logprobs, which take ten times more once they are decoded
-TOKEN_BYTES = 4  # of a journal
 
 
 class Stream:

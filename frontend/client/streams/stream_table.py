@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from paged_serve.protocol.block_hash import TOKEN_BYTES
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import (
     EngineCoreOutput,
@@ -24,7 +25,7 @@ from paged_serve.protocol.messages.sampling_params import FinishReason, Sampling
 
 from ..request_terms import RequestTerms
 from .packed_logprobs import PackedLogprobs, check_shape, num_rows, rows_from
-from .request_streams import TOKEN_BYTES, RequestStreams, Stream, UndeliveredCount
+from .request_streams import RequestStreams, Stream, UndeliveredCount
 
 MAX_RESUMED_BYTES = MAX_FRAME_BYTES * 3 // 4  # of prompt and outputs; the parameters need room in the frame, too
 MIN_TTL_S = 0.001  # of one that has expired on its way: the core rejects it, with its own text

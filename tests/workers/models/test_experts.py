@@ -6,21 +6,15 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import ModelConfig
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
-from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import SHARE_OF_FREE_MEMORY, expert_rows_bytes, host_budget
 from paged_serve.workers.layers.feed_forward import DenseFeedForward
 from paged_serve.workers.models import loading
 
-from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
-from ..tiny_models.checkpoints import ours, random_tokens, reference
+from ..tiny_models.checkpoints import ours, reference
+from .contract import PROMPT, WAYS, check_packed_weights, check_ranks_and_isas, check_steps, whole_prompt
 
-WAYS = [
-    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
-    *({"quantization": kind, "quantization_group_size": 32} for kind in ("int8", "int4")),
-]
 ORDERS = [*(("dot", way) for way in WAYS), ("tile", WAYS[0]), ("tile", WAYS[-1])]
-PROMPT = random_tokens(60)
 
 
 @pytest.fixture(scope="module")
@@ -31,41 +25,14 @@ def folder(tmp_path_factory):
     return path
 
 
-def whole_prompt(model):
-    loop = PagedLoop(model)
-    return loop.prefill(loop.row(PROMPT))
-
-
 @pytest.mark.parametrize(("summation", "options"), ORDERS, ids=str)
 def test_chunks_neighbours_prefix_hits_and_threads_change_no_bit(summation, options, folder):
-    isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
-    pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
-    expected = whole_prompt(ours(folder, pool=pools[0], **options))
-    loop = PagedLoop(ours(folder, pool=pools[1], **options))
-    row, others = loop.row(PROMPT), [loop.row(random_tokens(60, seed)) for seed in (1, 2)]
-    for start, stop in ((0, 33), (33, 34), (34, 35), (35, 60)):
-        found = loop.step([(each, stop - start) for each in (row, *others)])[: stop - start]
-        assert torch.equal(found, expected[start:stop])
-    hit = loop.row(PROMPT, row, 2)
-    assert torch.equal(loop.prefill(hit), expected[32:])
-    for pool in pools:
-        pool.close()
+    check_steps(folder, summation, options)
 
 
 @pytest.mark.parametrize("options", WAYS, ids=lambda options: next(iter(options.values())))
 def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_path):
-    isas = cpu.runnable_isas() or pytest.skip("the kernels are not built")
-    pools = [cpu.Pool(cpu.load_library(isas[rank % len(isas)]), [-1], summation="dot") for rank in range(4)]
-    expected = whole_prompt(ours(folder, pool=pools[0], **options))
-    for isa in isas[1:]:
-        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
-        assert torch.equal(whole_prompt(ours(folder, pool=pools[-1], **options)), expected), isa
-    for size in (2, 4):
-        work = lambda group: whole_prompt(ours(folder, group=group, pool=pools[group.rank], **options))  # noqa: E731
-        for found in on_ranks(size, tmp_path / f"rendezvous-{size}", work):
-            assert torch.equal(found, expected)
-    for pool in pools:
-        pool.close()
+    check_ranks_and_isas(folder, tmp_path, options)
 
 
 def test_a_rank_holds_its_own_experts_only(folder, tmp_path, make_pool):
@@ -90,13 +57,7 @@ def test_memory_is_reserved_for_the_rows_of_experts_in_the_largest_step(options,
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
-    pool = make_pool() or pytest.skip("the kernels are not built")
-    for options in ({}, {"quantization": "int8"}):
-        expected = whole_prompt(ours(folder, pool=pool, **options))
-        for _ in range(2):
-            found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
-            assert torch.equal(found, expected)
-    assert len(list(tmp_path.glob("*.packed"))) == 2
+    check_packed_weights(folder, tmp_path, make_pool() or pytest.skip("the kernels are not built"))
 
 
 def test_stacked_tensors_are_the_same_model(folder, changed, pools):

@@ -1,7 +1,6 @@
 """Latent attention: its cache, the determinism contract, and what is refused by name."""
 
 import json
-from itertools import pairwise
 
 import pytest
 import torch
@@ -10,16 +9,13 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.protocol.messages.config import CacheConfig, Config, ModelConfig
 from paged_serve.workers.backends.cuda.backend import WITHOUT_LATENT
 from paged_serve.workers.checkpoint.safetensors_files import Checkpoint
-from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.kv.budget import cache_dtype
 from paged_serve.workers.models import loading
 
 from ..invariance.workloads.random_workload import LATENT
 from ..paged_loop import PagedLoop
-from ..ranks import on_ranks
 from ..tiny_models.checkpoints import (
     ours,
-    random_tokens,
     reference,
     reference_logits,
     transformers_model,
@@ -27,11 +23,8 @@ from ..tiny_models.checkpoints import (
 )
 from ..tiny_models.quantized_checkpoints import write_quantized
 from ..tiny_models.tiny_model import write_tiny_model
+from .contract import PROMPT, WAYS, check_packed_weights, check_ranks_and_isas, check_steps, whole_prompt
 
-WAYS = [
-    *({"dtype": dtype} for dtype in ("bfloat16", "float16", "float32")),
-    *({"quantization": kind, "quantization_group_size": 32} for kind in ("int8", "int4")),
-]
 FAST = ("bfloat16", "float16", "dot-bfloat16", "dot-int8", "tile-bfloat16")
 
 
@@ -41,7 +34,6 @@ def case(*values):
     return pytest.param(*values, id=name, marks=() if name in FAST else pytest.mark.nightly)
 
 
-PROMPT = random_tokens(60)
 CACHED = 48  # elements of a token in the cache: kv_lora_rank=32 and qk_rope_head_dim=16
 
 
@@ -50,11 +42,6 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("latent")
     write_checkpoint("deepseek-v2", path, torch.bfloat16)
     return path
-
-
-def whole_prompt(model):
-    loop = PagedLoop(model)
-    return loop.prefill(loop.row(PROMPT))
 
 
 def test_the_cache_has_one_vector_for_each_token_on_every_rank(folder, tmp_path, pools):
@@ -69,34 +56,12 @@ def test_the_cache_has_one_vector_for_each_token_on_every_rank(folder, tmp_path,
 
 @pytest.mark.parametrize(("summation", "options"), [case(order, way) for order in ("dot", "tile") for way in WAYS])
 def test_chunks_neighbours_decode_steps_prefix_hits_and_threads_change_no_bit(summation, options, folder):
-    isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
-    pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
-    expected = whole_prompt(ours(folder, pool=pools[0], **options))
-    loop = PagedLoop(ours(folder, pool=pools[1], **options))
-    row, others = loop.row(PROMPT), [loop.row(random_tokens(60, seed)) for seed in (1, 2)]
-    for start, stop in pairwise((0, 33, 34, 35, 36, 60)):
-        found = loop.step([(each, stop - start) for each in (row, *others)])[: stop - start]
-        assert torch.equal(found, expected[start:stop])
-    hit = loop.row(PROMPT, row, 2)
-    assert torch.equal(loop.prefill(hit), expected[32:])
-    for pool in pools:
-        pool.close()
+    check_steps(folder, summation, options)
 
 
 @pytest.mark.parametrize("options", [case(way) for way in WAYS])
 def test_ranks_and_instruction_sets_have_the_bits_of_one(options, folder, tmp_path):
-    isas = cpu.runnable_isas() or pytest.skip("the kernels are not built")
-    pools = [cpu.Pool(cpu.load_library(isas[rank % len(isas)]), [-1], summation="dot") for rank in range(4)]
-    expected = whole_prompt(ours(folder, pool=pools[0], **options))
-    for isa in isas[1:]:
-        pools.append(cpu.Pool(cpu.load_library(isa), [-1], summation="dot"))
-        assert torch.equal(whole_prompt(ours(folder, pool=pools[-1], **options)), expected), isa
-    for size in (2, 4):
-        work = lambda group: whole_prompt(ours(folder, group=group, pool=pools[group.rank], **options))  # noqa: E731
-        for found in on_ranks(size, tmp_path / f"rendezvous-{size}", work):
-            assert torch.equal(found, expected)
-    for pool in pools:
-        pool.close()
+    check_ranks_and_isas(folder, tmp_path, options)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -110,13 +75,7 @@ def test_half_precision_is_more_accurate_than_in_transformers(dtype, tmp_path, p
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
-    pool = make_pool() or pytest.skip("the kernels are not built")
-    for options in ({}, {"quantization": "int8"}):
-        expected = whole_prompt(ours(folder, pool=pool, **options))
-        for _ in range(2):
-            found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
-            assert torch.equal(found, expected)
-    assert len(list(tmp_path.glob("*.packed"))) == 2
+    check_packed_weights(folder, tmp_path, make_pool() or pytest.skip("the kernels are not built"))
 
 
 @pytest.mark.parametrize("name", ["gptq-asymmetric", "gptq-desc-act", "awq"])

@@ -9,15 +9,15 @@ from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.cuda.backend import WITHOUT_INDEXER
-from paged_serve.workers.kernels.cpu import library as cpu
 from paged_serve.workers.models import loading
 from paged_serve.workers.models.families.glm_moe_dsa import index_sources
 
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from .contract import PROMPT, check_packed_weights, check_steps, whole_prompt
 
-PROMPT = random_tokens(60)  # index_topk is 24
+TOP_K = 24  # index_topk: fewer than the tokens of PROMPT
 ROW = 48 + 32  # elements of a token in the cache: the latent and its key, then the index key of 20, each padded
 INT4 = {"quantization": "int4", "quantization_group_size": 32}
 
@@ -27,11 +27,6 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("sparse")
     write_checkpoint("deepseek-v3.2", path, torch.bfloat16)
     return path
-
-
-def whole_prompt(model, prompt=PROMPT, **sizes):
-    loop = PagedLoop(model, **sizes)
-    return loop.prefill(loop.row(prompt))
 
 
 def test_the_cache_has_the_index_key_of_a_token_in_the_row_of_its_latent(folder, pools):
@@ -57,8 +52,8 @@ def test_a_choice_of_all_tokens_has_the_bits_of_dense_attention(folder, changed,
         expected = whole_prompt(ours(dense, pool=pool))
         assert torch.equal(whole_prompt(ours(sparse, pool=pool)), expected)
         found = whole_prompt(ours(folder, pool=pool))
-        assert torch.equal(found[:24], expected[:24])
-        assert not torch.equal(found[24:], expected[24:])
+        assert torch.equal(found[:TOP_K], expected[:TOP_K])
+        assert not torch.equal(found[TOP_K:], expected[TOP_K:])
 
 
 @pytest.mark.parametrize("summation", ["dot", "tile"])
@@ -68,19 +63,7 @@ def test_a_choice_of_all_tokens_has_the_bits_of_dense_attention(folder, changed,
     ids=["bfloat16", "int4", "half"],
 )
 def test_chunks_neighbours_block_sizes_prefix_hits_and_threads_change_no_bit(summation, options, folder):
-    isa = cpu.runnable_isas()[:1] or pytest.skip("the kernels are not built")
-    pools = [cpu.Pool(cpu.load_library(isa[0]), [-1] * threads, summation=summation) for threads in (1, 2)]
-    expected = whole_prompt(ours(folder, pool=pools[0], **options))
-    for block_size in (16, 32):
-        loop = PagedLoop(ours(folder, pool=pools[1], **options), block_size=block_size)
-        row, others = loop.row(PROMPT), [loop.row(random_tokens(60, seed)) for seed in (1, 2)]
-        for start, stop in pairwise((0, 20, 33, 34, 35, 36, 60)):
-            found = loop.step([(each, stop - start) for each in (row, *others)])[: stop - start]
-            assert torch.equal(found, expected[start:stop])
-        hit = loop.row(PROMPT, row, 32 // block_size)
-        assert torch.equal(loop.prefill(hit), expected[32:])
-    for pool in pools:
-        pool.close()
+    check_steps(folder, summation, options, block_sizes=(16, 32))
 
 
 def test_torch_takes_each_token_alone(folder, row_variant):
@@ -99,10 +82,7 @@ def test_ranks_have_the_bits_of_one(folder, tmp_path, make_pool):
 
 
 def test_packed_weights_are_kept_and_read_again(folder, tmp_path, make_pool):
-    pool = make_pool() or pytest.skip("the kernels are not built")
-    expected = whole_prompt(ours(folder, pool=pool))
-    for _ in range(2):
-        assert torch.equal(whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path))), expected)
+    check_packed_weights(folder, tmp_path, make_pool() or pytest.skip("the kernels are not built"))
 
 
 @pytest.mark.parametrize(

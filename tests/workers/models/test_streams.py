@@ -5,8 +5,8 @@ import torch
 
 from paged_serve.workers.kv.budget import streams_bytes
 
-from ..paged_loop import PagedLoop
 from ..tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from .contract import check_packed_weights, whole_prompt
 
 PROMPT = random_tokens(100)
 
@@ -22,27 +22,17 @@ def pool(make_pool):
     return make_pool() or pytest.skip("the kernels are not built")
 
 
-def whole_prompt(model):
-    loop = PagedLoop(model)
-    return loop.prefill(loop.row(PROMPT))
-
-
 def test_memory_is_reserved_for_the_streams_in_the_largest_step(folder, pool):
     model = ours(folder, pool=pool)
-    whole_prompt(model)
+    whole_prompt(model, PROMPT)
     hidden = model.geometry.hidden_size
     pieces = model.backend._buffers._pieces.items()
     used = sum(piece.nbytes for (_, size, dtype), piece in pieces if dtype == torch.float32 and not size % hidden)
     assert used == streams_bytes(model.geometry, max_num_batched_tokens=len(PROMPT))
 
 
-@pytest.mark.parametrize("options", [{}, {"quantization": "int8"}], ids=str)
-def test_packed_weights_are_kept_and_read_again(options, folder, tmp_path, pool):
-    expected = whole_prompt(ours(folder, pool=pool, **options))
-    for _ in range(2):
-        found = whole_prompt(ours(folder, pool=pool, packed_weights_dir=str(tmp_path), **options))
-        assert torch.equal(found, expected)
-    assert len(list(tmp_path.glob("*.packed"))) == 1
+def test_packed_weights_are_kept_and_read_again(folder, tmp_path, pool):
+    check_packed_weights(folder, tmp_path, pool, PROMPT)
 
 
 def test_most_gates_are_dropped_where_the_pattern_says_so(folder, pool):

@@ -13,11 +13,10 @@ from torch import Tensor
 from ...geometry.layer_options import AttentionOptions
 from ...kv.cache_view import CacheView
 from .attention_kernels import AttentionShape, decode_shape, merge_kernel, paged_kernel, plan_kernel, prefill_shape
-from .kernel import Launcher, pointer
+from .kernel import LOG2_E, Launcher, pointer
 
 SPLIT_KEYS = 512  # attention/work.cuh
 DECODE_ROWS = 64  # of a request; the rows of a larger request are computed in larger tiles whose keys are not split
-LOG2_E = 1.4426950408889634
 
 
 def _of(kind: type, names: str) -> tuple[tuple[str, type], ...]:

@@ -8,10 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .kernel import SCALARS, Kernel, Launcher, pointer
+from .kernel import LOG2_E, SCALARS, Kernel, Launcher, pointer
 
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu2", "xielu"]  # functions of activation.cu
-LOG2_E = 1.4426950408889634
 MAX_NORM_THREADS, MAX_ACTIVATION_THREADS = 1024, 256
 
 

@@ -1,6 +1,7 @@
 """The description of a kernel before compilation, and the interface of launchers."""
 
 import ctypes
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 FOLDER = Path(__file__).parents[2].resolve().parent / "csrc" / "cuda"
 SCALARS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "float"}  # names of device.cuh
+LOG2_E = math.log2(math.e)  # kernels compute powers of two
 Grid = tuple[int, int, int]
 
 

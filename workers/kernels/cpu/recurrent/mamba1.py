@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ....geometry.recurrent.mamba1 import STATE_MULTIPLE
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_mamba1, check_norm_parts, state_fields
 from ..library import Pool
@@ -9,7 +10,6 @@ from ..parameters import DTYPE_CODES, packer, pointer
 from ..structs.recurrent import Mamba1ScanParams, NormPartsParams
 
 SCAN, NORM_PARTS = packer(Mamba1ScanParams), packer(NormPartsParams)
-STATE_MULTIPLE = 8
 
 
 def mamba1_scan(

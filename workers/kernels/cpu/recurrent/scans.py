@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from ....geometry.recurrent.gated_delta import KEY_MULTIPLE
+from ....geometry.recurrent.mamba2 import STATE_MULTIPLE
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_gate, check_gated_delta, check_gated_norm, check_mamba2, state_fields
 from ..library import Pool
@@ -10,7 +12,6 @@ from ..structs.recurrent import GatedDeltaParams, GatedNormParams, Mamba2ScanPar
 
 MAMBA2, GATED_DELTA = packer(Mamba2ScanParams), packer(GatedDeltaParams)
 GATED_NORM, SIGMOID_GATE = packer(GatedNormParams), packer(SigmoidGateParams)
-STATE_MULTIPLE, KEY_MULTIPLE = 8, 4  # of state_size, and of key_dim
 
 
 def mamba2_scan(

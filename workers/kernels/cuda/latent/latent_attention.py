@@ -21,9 +21,8 @@ from ..attention_kernels import (
     TILE_KEYS,
     plan_kernel,
 )
-from ..kernel import SCALARS, Kernel, Launcher
+from ..kernel import LOG2_E, SCALARS, Kernel, Launcher
 
-LOG2_E = 1.4426950408889634
 SMALL_TILE = 16  # rows of the smallest shape, for the sizes of lists
 SPLIT_TOKENS = 4  # of a request; the keys of more tokens are not split
 

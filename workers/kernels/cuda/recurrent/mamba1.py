@@ -5,13 +5,13 @@ import ctypes
 import torch
 from torch import Tensor
 
+from ....geometry.recurrent.mamba1 import STATE_MULTIPLE
 from ....kv.state_rows import StateRows
 from ...shapes.recurrent import check_mamba1, check_norm_parts
 from ..kernel import SCALARS, Kernel, Launcher
 from .scans import MAX_DEPTH, MAX_WARPS, OUTPUTS_OF_WARP, scan_grid, scan_kernel
 from .state_rows import StateRowsParams, state_rows_params
 
-STATE_MULTIPLE = 8
 BLOCK_CHANNELS = MAX_WARPS * OUTPUTS_OF_WARP
 NORM_THREADS = 128
 
