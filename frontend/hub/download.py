@@ -15,7 +15,8 @@ FILES = ["*.safetensors", "*.json", "*.jinja", "*.py", "tokenizer*"]
 NOT_WANTED = ["*/*.safetensors", "*/*.json", "*/*.py", "tokenizer*/*", "consolidated*"]
 # What results depend on, of models without code of their own; a repository has some of them.
 NEEDED = [
-    *("config.json", "generation_config.json", "quantize_config.json", "model*.safetensors*"),
+    *("config.json", "generation_config.json", "quantize_config.json", "hf_quant_config.json"),
+    "model*.safetensors*",
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("*.jinja", "chat_template.json", "modules.json", "*sentence*.json"),
 ]

@@ -44,7 +44,7 @@ class ModelConfig(_Layer, frozen=True):
     summation: Literal["auto", "dot", "tile"] = "auto"
     # auto: the checkpoint's format; int8, int4, fp8 quantize a float checkpoint on load; others require that format
     quantization: Literal[
-        "auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq", "bitsandbytes", "bitnet"
+        "auto", "int8", "int4", "fp8", "compressed-tensors", "gptq", "awq", "bitsandbytes", "bitnet", "modelopt"
     ] = "auto"
     quantization_group_size: Literal[32, 64, 128] = 32  # inputs that share a scale in int4
     quantize_lm_head: bool | None = None  # the output head as int8, or fp8; None: with int8 and int4

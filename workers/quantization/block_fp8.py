@@ -1,10 +1,13 @@
-"""Checkpoints in e4m3 with a scale per block of weights (DeepSeek-V3, arXiv 2412.19437, 3.3.2; Qwen3's FP8 models), or
-per matrix (Ministral 3; AutoFP8).
+"""Checkpoints in e4m3 with a scale per block of weights (DeepSeek-V3, arXiv 2412.19437, 3.3.2; Qwen3's FP8 models), per
+matrix (Ministral 3; AutoFP8), or either (ModelOpt).
 
 weight             [out, in]                                            e4m3
 weight_scale_inv   [out / block rows, in / block columns, rounded up]   float; weight = code * scale
-                   [] or [1], and of AutoFP8 weight_scale: of the matrix
-activation_scale   [] or [1], and of AutoFP8 input_scale                float, only with static activations
+                   [] or [1]                                            of the matrix
+activation_scale   [] or [1]                                            float, only with static activations
+
+AutoFP8 and ModelOpt name them weight_scale and input_scale. ModelOpt also has scales [out] of the outputs, and those of
+blocks are [out / block rows, 1, in / block columns, 1].
 """
 
 import math
@@ -31,8 +34,10 @@ class BlockFp8Reader(FloatReader):
 
     def form(self, name: str) -> str:
         """Of a matrix with scales, for users."""
-        is_whole = self.checkpoint.read_scale(self._scale_of(name)) is not None
-        return "fp8 with a scale per matrix" if is_whole else f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
+        shape = tuple(self.checkpoint.entries[self._scale_of(name)].shape)
+        if len(shape) > 1:
+            return f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
+        return "fp8 with a scale per matrix" if shape in ((), (1,)) else "fp8 with a scale per output"
 
     def read(self, name: str, part: MatrixPart) -> StoredWeight:
         if not self.has(name):
@@ -55,17 +60,27 @@ class BlockFp8Reader(FloatReader):
 
         Groups are equally large: blocks, or parts of blocks if the matrix or the rank's share does not end with one.
         """
-        (outputs, inputs), (rows, columns) = part.shape, self.block
         codes = self.checkpoint.read(f"{name}.weight", part.shape, part.dim, part.start, part.stop, ("F8_E4M3",))
-        shape, scale = (-(-outputs // rows), -(-inputs // columns)), self._scale_of(name)
-        of_matrix = self.checkpoint.read_scale(scale)
-        scales = (self.checkpoint.read(scale, shape) if of_matrix is None else of_matrix.expand(shape)).float()
+        scales, (rows, columns) = self._scales(name, part.shape)
         self.checkpoint.skip_tensors(f"{name}.activation_scale", f"{name}.input_scale")
+        outputs, inputs = part.shape
         span = range(inputs)[part.inputs]
         group = math.gcd(columns, span.start, len(span)) if len(span) else 1
         row_of = torch.arange(outputs)[part.outputs] // rows
         column_of = torch.arange(span.start, span.stop, group) // columns
         return codes, scales[row_of][:, column_of]
+
+    def _scales(self, name: str, shape: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
+        """The scales of a matrix of `shape`, [rows of blocks, columns of blocks] float32, and a block's sides."""
+        scale, (outputs, inputs) = self._scale_of(name), shape
+        if (of_matrix := self.checkpoint.read_scale(scale)) is not None:
+            return of_matrix.float().view(1, 1), shape
+        num_dims = len(self.checkpoint.entries[scale].shape)
+        if num_dims == 1:
+            return self.checkpoint.read(scale, (outputs,)).float().unsqueeze(1), (1, inputs)
+        blocks = -(-outputs // self.block[0]), -(-inputs // self.block[1])
+        stored = (blocks[0], 1, blocks[1], 1) if num_dims == 4 else blocks
+        return self.checkpoint.read(scale, stored).float().view(blocks), self.block
 
     def has(self, name: str) -> bool:
         """Whether a matrix is stored in this form."""

@@ -1,22 +1,10 @@
-"""Reads a checkpoint's quantization settings from config.json, and checks that they are supported."""
+"""A checkpoint's quantization settings, and which of them are supported."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-
-from paged_serve.protocol.errors import ConfigError
-from paged_serve.protocol.json_file import read_json_file
-
-from ..checkpoint.text_part import read_fields
-
-SUPPORTED = (
-    "compressed-tensors (W8A8 int8 or fp8, with dynamic activations per token or static ones; 4 or 8 bits, "
-    "weight-only), gptq (4 or 8 bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary) and fp8 (a "
-    "scale per block of weights, or per matrix)"
-)
 
 
 class Gptq(msgspec.Struct, frozen=True):
@@ -70,7 +58,7 @@ class CompressedTensors(msgspec.Struct, frozen=True):
     config_groups: dict[str, ConfigGroup]
     format: str = "dense"
     ignore: list[str] | None = None
-    kv_cache_scheme: dict[str, Any] | None = None
+    kv_cache_scheme: Any = None
     sparsity_config: dict[str, Any] | None = None
     transform_config: dict[str, Any] | None = None
 
@@ -84,6 +72,7 @@ class BlockFp8(msgspec.Struct, frozen=True):
     activation_scheme: str = "dynamic"
     fmt: str = "e4m3"
     weight_block_size: tuple[BlockSide, BlockSide] = (128, 128)  # of matrices with more than one scale
+    kv_cache_scheme: Any = None
 
 
 class BitsAndBytes(msgspec.Struct, frozen=True):
@@ -101,67 +90,19 @@ class BitNet(msgspec.Struct, frozen=True):
     use_rms_norm: bool = False
 
 
-QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes | BitNet
+class ModelOpt(msgspec.Struct, frozen=True):
+    """Settings of NVIDIA's ModelOpt. Which modules are quantized, and how, is inferred from the tensors."""
+
+    quant_algo: str = ""  # "": only the KV cache is quantized
+    quantized_layers: dict[str, dict[str, Any]] | None = None  # the settings of each module of MIXED_PRECISION
+    kv_cache_scheme: Any = None
+    kv_cache_quant_algo: Any = None  # the same in a file of its own
+
+
+QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes | BitNet | ModelOpt
+MODELOPT_FORMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")
 GROUP_FORMATS = ("int-quantized", "float-quantized", "pack-quantized")
 EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
-METHODS: dict[str, type[QuantizationConfig]] = {
-    "compressed-tensors": CompressedTensors,
-    "gptq": Gptq,
-    "awq": Awq,
-    "fp8": BlockFp8,
-    "bitsandbytes": BitsAndBytes,
-    "bitnet": BitNet,
-}
-FORMAT_FIELDS = {"gptq": "checkpoint_format", "awq": "version"}  # newer tools call each of them "format"
-MXFP4 = "mxfp4"  # it has no settings: tensors of experts in 4-bit floats are known by their names, see mxfp4.py
-
-
-def read_quantization_config(folder: Path) -> tuple[str, QuantizationConfig] | None:
-    """The method's name and its checked settings; None if the weights are not quantized.
-
-    Raises ConfigError, naming the unsupported setting and the supported ones.
-    """
-    path = folder / "config.json"
-    found = read_fields(folder).get("quantization_config")
-    if not isinstance(found, dict | None):
-        raise ConfigError(f"{path}: quantization_config={found!r} must be an object")
-    if found is None:
-        path = folder / "quantize_config.json"  # GPTQ checkpoints of 2023 have their settings only here
-        found = {"quant_method": "gptq", **read_json_file(path, dict[str, Any])} if path.is_file() else None
-    if found is None:
-        return None
-    name = _method_of(path, found)
-    if name == MXFP4:
-        return None
-    if name not in METHODS:
-        raise ConfigError(f"{path}: weights quantized by {name!r} are not supported; supported: {SUPPORTED}")
-    try:
-        config = msgspec.convert(_settings(name, found), METHODS[name])
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: the settings of {name} cannot be used: {error}") from error
-    if problem := problem_of(config):
-        raise ConfigError(f"{path}: {name} with {problem} is not supported; supported: {SUPPORTED}")
-    return name, config
-
-
-def _method_of(path: Path, fields: dict[str, Any]) -> str:
-    """The name of the method. Raises ConfigError if there is none."""
-    if (name := fields.get("quant_method")) is not None:
-        return str(name)
-    if fields.get("load_in_4bit") or fields.get("load_in_8bit"):  # the first files of bitsandbytes have no name
-        return "bitsandbytes"
-    raise ConfigError(
-        f"{path}: quantization_config has no quant_method, as in files of MLX, which are not supported; supported: "
-        f"{SUPPORTED}"
-    )
-
-
-def _settings(method: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields under the names of METHODS. A null field counts as absent."""
-    settings = {name: value for name, value in fields.items() if value is not None}
-    if method in FORMAT_FIELDS and "format" in settings:
-        settings.setdefault(FORMAT_FIELDS[method], settings["format"])
-    return settings
 
 
 def problem_of(config: QuantizationConfig) -> str:
@@ -179,6 +120,19 @@ def problem_of(config: QuantizationConfig) -> str:
             return "" if storage == "uint8" else f"bnb_4bit_quant_storage={storage!r}"
         case BitNet():
             return _bitnet_problem(config)
+        case ModelOpt():
+            return _modelopt_problem(config)
+
+
+def quantizes_kv_cache(config: QuantizationConfig | None) -> bool:
+    """Whether the checkpoint is meant for a KV cache of other numbers, for which it may have scales."""
+    match config:
+        case CompressedTensors() | BlockFp8():
+            return config.kv_cache_scheme is not None
+        case ModelOpt():
+            return config.kv_cache_scheme is not None or config.kv_cache_quant_algo is not None
+        case _:
+            return False
 
 
 def _gptq_problem(config: Gptq) -> str:
@@ -217,9 +171,20 @@ def _bitnet_problem(config: BitNet) -> str:
     return _pattern_problem([f"{EXPRESSION}{each}" for each in config.modules_to_not_convert or []])
 
 
+def _modelopt_problem(config: ModelOpt) -> str:
+    if config.quant_algo.upper() != "MIXED_PRECISION":
+        return _form_problem(config.quant_algo)
+    problems = (
+        (name, _form_problem(settings.get("quant_algo"))) for name, settings in (config.quantized_layers or {}).items()
+    )
+    return next((f"{problem} of {name}" for name, problem in problems if problem), "")
+
+
+def _form_problem(name: object) -> str:
+    return "" if not name or str(name).upper() in MODELOPT_FORMS else f"quant_algo={name!r}"
+
+
 def _compressed_tensors_problem(config: CompressedTensors) -> str:
-    if config.kv_cache_scheme is not None:
-        return "kv_cache_scheme"
     if (config.sparsity_config or {}).get("format", "dense") != "dense":
         return f"sparsity format {(config.sparsity_config or {})['format']!r}"
     if (config.transform_config or {}).get("config_groups"):

@@ -1,5 +1,6 @@
 """Chooses the reader of the model's matrices, once per load."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, assert_never
@@ -25,9 +26,11 @@ from .config import (
     BlockFp8,
     CompressedTensors,
     Gptq,
+    ModelOpt,
     QuantizationConfig,
-    read_quantization_config,
+    quantizes_kv_cache,
 )
+from .config_reader import read_quantization_config
 from .gguf import GgufReader, GgufTableReader
 from .mxfp4 import Mxfp4Reader
 from .on_load import EightBitsOnLoad, Int4OnLoad
@@ -35,7 +38,10 @@ from .report import QuantizationReport
 from .words.awq import AwqReader
 from .words.gptq import GptqReader
 
+log = logging.getLogger(__name__)
+
 ON_LOAD = ("int8", "int4", "fp8")
+KV_SCALES = (".k_scale", ".v_scale", ".kv_scale")  # endings of names
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +72,17 @@ def matrix_source(
     """
     report, wanted = QuantizationReport(dtype.itemsize), config.quantization
     name, scheme = read_quantization_config(folder) or (None, None)
-    are_floats = scheme is None or isinstance(scheme, BlockFp8 | BitsAndBytes)  # to all that quantizes on load
+    are_floats = scheme is None or isinstance(
+        scheme, BlockFp8 | BitsAndBytes | ModelOpt
+    )  # to all that quantizes on load
     if wanted not in ("auto", name) and not (are_floats and wanted in ON_LOAD):
         if name is None:
             raise ConfigError(
                 f"quantization={wanted}, but {folder} is not quantized; leave it out, or use int8 or int4"
             )
         raise ConfigError(f"quantization={wanted}, but {folder} is quantized by {name} already; leave it out")
+    if quantizes_kv_cache(scheme):
+        _skip_kv_scales(checkpoint)
     readers = _readers(checkpoint, dtype, scheme, is_transposed, pool)
     projections, head = readers.stored, readers.head
     eight_bits = Fp8Weight if wanted == "fp8" else Int8Weight
@@ -84,6 +94,15 @@ def matrix_source(
     if quantizes_head:
         head = EightBitsOnLoad(readers.plain, report, eight_bits, pool)
     return MatrixSource(projections, readers.stored, head, readers.tables, quantizes_head, report)
+
+
+def _skip_kv_scales(checkpoint: Checkpoint) -> None:
+    """Count the scales of a KV cache as used: keys and values that are not quantized are more precise without them."""
+    log.warning(
+        "the checkpoint's settings of the KV cache are not used: keys and values have the model's dtype, or that of "
+        "--kv-cache-dtype, and no scales of the checkpoint"
+    )
+    checkpoint.skip_tensors(*(name for name in checkpoint.entries if name.endswith(KV_SCALES)))
 
 
 class _Readers(NamedTuple):
@@ -117,6 +136,9 @@ def _readers(
             return _Readers(plain, floats, floats, plain, plain)
         case BlockFp8(weight_block_size=block):
             plain = floats = values = BlockFp8Reader(checkpoint, dtype, block=block)
+            coded = CodedBlockFp8Reader(values)
+        case ModelOpt():
+            plain = floats = values = BlockFp8Reader(checkpoint, dtype)
             coded = CodedBlockFp8Reader(values)
         case CompressedTensors():
             coded = CompressedTensorsReader(checkpoint, scheme, floats, pool)

@@ -6,8 +6,9 @@ Their names are those of the keyword arguments; a flag has dashes in place of un
 from typing import Any
 
 ANY: tuple[Any, ...] = ()  # no value has an effect
-# By the key in Config: vLLM's names of kernels for a format, which stand for the format.
-ALIASES = {"model.quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq"}}
+# By the key in Config: vLLM's names of kernels or kinds of a format, which stand for the format.
+MODELOPT = dict.fromkeys(("modelopt_fp4", "modelopt_mixed"), "modelopt")
+ALIASES = {"model.quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq", **MODELOPT}}
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # of LLM and of `serve`: the values that have no effect
     "additional_config": ({},),
     "allowed_local_media_path": ("",),

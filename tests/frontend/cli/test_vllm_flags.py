@@ -95,7 +95,7 @@ def test_other_values_and_flags_are_refused_with_what_to_use_instead(args, messa
 
 
 def test_the_name_of_a_kernel_stands_for_its_format():
-    for kernel, quantization in (("awq_marlin", "awq"), ("gptq_marlin", "gptq")):
+    for kernel, quantization in (("awq_marlin", "awq"), ("gptq_marlin", "gptq"), ("modelopt_fp4", "modelopt")):
         config, _ = parsed("M", "--quantization", kernel)
         assert config.model.quantization == quantization
         assert config_of("", {"quantization": kernel}).model.quantization == quantization

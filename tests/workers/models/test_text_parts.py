@@ -13,7 +13,7 @@ from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.backends.torch.backend import TorchBackend
 from paged_serve.workers.checkpoint.text_part import WHOLE_MODELS
 from paged_serve.workers.models.registry import read_geometry
-from paged_serve.workers.quantization.config import read_quantization_config
+from paged_serve.workers.quantization.config_reader import read_quantization_config
 
 from ..adapters.loaded import adapted, load, step_of
 from ..paged_loop import PagedLoop

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paged_serve.protocol.errors import ConfigError
-from paged_serve.workers.quantization.config import read_quantization_config
+from paged_serve.workers.quantization.config_reader import read_quantization_config
 
 from ..paged_loop import PagedLoop
 from ..ranks import on_ranks

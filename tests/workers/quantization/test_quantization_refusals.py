@@ -55,7 +55,6 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
         ("awq", {"bits": 3}, "awq with bits=3"),
         ("awq", {"version": "gemv"}, "awq with version='gemv'"),
         ("awq", {"zero_point": False}, "zero_point=false"),
-        ("ct-w4a16", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         ("ct-w4a16", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity format 'sparse-24-bitmask'"),
         ("ct-w4a16", {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config"),
         (

@@ -94,7 +94,7 @@ def stamp_of(path: Path) -> tuple[int, int, int, int]:
 
 def key_of(folder: Path, config: ModelConfig, entries: object, dtype: torch.dtype, rank: int, size: int) -> str:
     """SHA-256 of everything that determines packed weights except their values; `entries`: the checkpoint's headers."""
-    settings = [folder / name for name in ("config.json", "quantize_config.json")]
+    settings = [folder / name for name in ("config.json", "quantize_config.json", "hf_quant_config.json")]
     fields = (
         __version__,
         (LAYOUT, ORDER_OF_ROWS),
