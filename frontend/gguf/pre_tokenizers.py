@@ -10,10 +10,10 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _words(digits: str, marks: str = "") -> str:
+def _words(digits: str, marks: str = "", contractions: str = f"{_CONTRACTIONS}|", spaces: str = _SPACES) -> str:
     """`marks`: kinds of characters that belong to words besides letters."""
     word, other = rf"[\p{{L}}{marks}]+", rf"[^\s\p{{L}}{marks}\p{{N}}]+"
-    return rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{word}|{digits}| ?{other}[\r\n]*|{_SPACES}"
+    return rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?{word}|{digits}| ?{other}[\r\n]*|{spaces}"
 
 
 def _cased_words(after: str, digits: str) -> str:
@@ -91,11 +91,22 @@ _DEEPSEEK_LLM = (
 )
 _DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK)
 _MARKS = r"""!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~"""
-_DEEPSEEK_V3 = (
-    r"\p{N}{1,3}",
-    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-    rf"[{_MARKS}][A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+_HAN_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_MARKED_WORDS = rf"[{_MARKS}][A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+"
+_DEEPSEEK_V3 = (r"\p{N}{1,3}", _HAN_KANA, rf"{_MARKED_WORDS}[\r\n]*|{_SPACES}")
+_THREES = r"\p{Nd}{1,3}(?=(?:\p{Nd}{3})*(?!\p{Nd}))"  # counted from the right
+_AFMOE_SCRIPTS = (  # Chinese and Japanese, Thai, Lao, Khmer, Burmese, Korean
+    "[\u4e00-\u9fff\u3040-\u309f\u30a0-\u30ff\u3400-\u4dbf\uf900-\ufaff\uff65-\uff9f\u2f00-\u2fdf]+|[\u0e00-\u0e7f]+"
+    "|[\u0e80-\u0eff]+|[\u1780-\u17ff]+|[\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff]+|[\uac00-\ud7af\u1100-\u11ff]+"
 )
+_YOUTU_SCRIPTS = (  # Korean, full-width punctuation, Bopomofo, Chinese and Japanese
+    "[\uac00-\ud7a3\u3131-\u318e]+"
+    "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    f"|[\u3105-\u312f]+|{_HAN_KANA}"
+)
+_LING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_HALVES = r"\s*[\r\n]+|" + "|".join(rf"\s{{{2**power}}}(?!\S)" for power in range(9, 1, -1))  # of spaces, in Jais 2
+_BLOOM = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
 _SEED = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"
 _LLAMA3 = PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True, adds_bos=True)
 _THREE_DIGITS = PreTokenizer((_words(r"\p{N}{1,3}"),))
@@ -104,28 +115,43 @@ _PHRASES = (  # of K-EXAONE: words with single spaces between them stay together
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _GPT4O = _cased_words(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")
-_GPT2, _DIGITS = PreTokenizer(), PreTokenizer(single_digits=True)
-PRE_TOKENIZERS = {  # those of models whose architectures are supported
+_ONE_DIGIT = _words(r"\p{N}")
+_GPT2, _DIGITS, _OLMO = PreTokenizer(), PreTokenizer(single_digits=True), PreTokenizer(composes=True)
+PRE_TOKENIZERS = {  # all of llama.cpp that merge bytes
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("midm-2.0", "jina-v5-nano"), _LLAMA3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _THREE_DIGITS),
-    **dict.fromkeys(("qwen2", "hunyuan"), PreTokenizer((_words(r"\p{N}"),), composes=True)),
+    "jais-2": PreTokenizer((_words(r"\p{N}{1,3}", spaces=rf"{_HALVES}|\s{{1,2}}(?!\S)|\s"),)),
+    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignores_merges=True),
+    **dict.fromkeys(("qwen2", "hunyuan", "f2llmv2"), PreTokenizer((_ONE_DIGIT,), composes=True)),
     "qwen35": PreTokenizer((_words(r"\p{N}", r"\p{M}"),), composes=True),
-    "deepseek-r1-qwen": PreTokenizer((_words(r"\p{N}"),)),
+    **dict.fromkeys(("deepseek-r1-qwen", "kormo", "megrez", "solar-open", "grok-2"), PreTokenizer((_ONE_DIGIT,))),
+    "laguna": PreTokenizer((r"[^\n]+|\n+", _ONE_DIGIT)),
+    "ufakzeka": PreTokenizer((_words(r"\p{N}", contractions=""),)),
     "tekken": PreTokenizer((_cased_words("", r"\p{N}"),), ignores_merges=True, adds_bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), PreTokenizer((_GPT4O,))),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"), PreTokenizer((_GPT4O,))),
+    "granite-embed-multi-97m": PreTokenizer((_GPT4O,), ignores_merges=True),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _cased_words(f"{_CONTRACTIONS}?", r"\p{N}")), ignores_merges=True),
     "exaone-moe": PreTokenizer((_PHRASES,)),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_words(r"\p{N}{1,3}"),), ignores_merges=True)),
-    "stablelm2": PreTokenizer((_words(r"\p{N}"),), composes=True),
+    "stablelm2": PreTokenizer((_ONE_DIGIT,), composes=True),
     "seed-coder": PreTokenizer((_SEED,)),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), PreTokenizer((_LING,))),
     "deepseek-llm": PreTokenizer(_DEEPSEEK_LLM, single_digits=True),
     "deepseek-coder": PreTokenizer(_DEEPSEEK_CODER, single_digits=True),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(_DEEPSEEK_V3)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), PreTokenizer(_DEEPSEEK_V3)),
+    "spark2_5": PreTokenizer((r"\p{N}", _HAN_KANA, rf"{_MARKED_WORDS}|[\r\n]|\s+(?!\S)|\s+")),
+    "afmoe": PreTokenizer((_THREES, _AFMOE_SCRIPTS, rf"{_MARKED_WORDS}[\r\n]*|{_SPACES}")),
     "kimi-k2": PreTokenizer((_kimi(),), ignores_merges=True),
-    "bloom": PreTokenizer((" ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+",)),
-    **dict.fromkeys(("gpt-2", "phi-2", "exaone4", "roberta-bpe"), _GPT2),
-    **dict.fromkeys(("olmo", "mpt", "modern-bert"), PreTokenizer(composes=True)),
-    **dict.fromkeys(("refact", "smollm", "starcoder", "exaone"), _DIGITS),
+    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), PreTokenizer((_BLOOM,))),
+    "viking": PreTokenizer((_BLOOM, r"\p{N}")),
+    **dict.fromkeys(("gpt-2", "phi-2", "exaone4", "roberta-bpe", "gigachat", "a.x-4.0", "mellum", "trillion"), _GPT2),
+    **dict.fromkeys(("granite-docling", "jais", "jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es"), _GPT2),
+    **dict.fromkeys(("jina-de", "jina-es"), _GPT2),
+    **dict.fromkeys(("olmo", "mpt", "modern-bert"), _OLMO),
+    **dict.fromkeys(("refact", "smollm", "starcoder", "exaone", "codeshell", "minerva-7b", "mellum2"), _DIGITS),
     "falcon": PreTokenizer(groups_digits=True),
     "command-r": PreTokenizer(single_digits=True, composes=True),
 }

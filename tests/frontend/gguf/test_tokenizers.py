@@ -111,6 +111,17 @@ def test_a_byte_level_tokenizer_makes_the_same_tokens(pre, tmp_path):
         ("qwen2", "xe\u0301t", ["xe", "\u0301t"]),
         ("cohere2moe", "it's 1234567.", ["it's", " ", "1", "234", "567", "."]),
         ("exaone-moe", "we do it 12/", ["we do it", " ", "1", "2", "/"]),
+        ("jais-2", "a       b1234", ["a", "    ", "  ", " b", "123", "4"]),
+        ("minicpm5", "x12345 !", ["x", "123", "45", " !"]),
+        ("laguna", "x 1 \n\ny", ["x", " ", "1", " ", "\n\n", "y"]),
+        ("ufakzeka", "Ali'den 12", ["Ali", "'den", " ", "1", "2"]),
+        ("youtu", "東京，한국camelCase12", ["東京", "，", "한국", "camel", "Case", "1", "2"]),
+        ("bailingmoe2", "It's 12 \n\n", ["It", "'s", " ", "1", "2", " \n\n"]),
+        ("spark2_5", "It's 12 !\n\n", ["It", "'s", " ", "1", "2", " !", "\n", "\n"]),
+        ("afmoe", "1234567 東京ไทย½cup", ["1", "234", "567", " ", "東京", "ไทย", "½cup"]),
+        ("superbpe", "it is 1234567.", ["it is ", "1", "234", "567", "."]),
+        ("viking", "ok 12, yes", ["ok", " ", "1", "2", ",", " yes"]),
+        ("mellum2", "x12 !", ["x", "1", "2", " !"]),
     ],
 )
 def test_texts_are_divided_as_the_published_tokenizers_divide_them(pre, text, words):
