@@ -12,6 +12,8 @@ from .gguf_expert_families import OWN, family_keys, family_tensors
 from .gguf_gated_delta import GATED_DELTA, gated_delta_tensors
 from .gguf_gemma4 import gemma4_keys, gemma4_tensor
 from .gguf_kimi_linear import KIMI_LINEAR, kimi_linear_keys, kimi_linear_tensor
+from .gguf_newer_families import ARCHITECTURES as NEWER_ARCHITECTURES
+from .gguf_newer_families import NEWER, newer_keys, newer_tensor
 from .gguf_recurrent import recurrent_values
 
 ARCHITECTURES = {
@@ -83,22 +85,17 @@ ARCHITECTURES = {
     "DeepseekV2ForCausalLM": "deepseek2",
     "DbrxForCausalLM": DBRX,
     "DeepseekV3ForCausalLM": "deepseek2",
+    "YoutuForCausalLM": "deepseek2",
+    "SolarOpenForCausalLM": "glm4moe",
+    "GraniteMoeSharedForCausalLM": "granitemoe",
+    **NEWER_ARCHITECTURES,
 }
 LAYER_NORM = ("phi2", "command-r", "cohere2", "starcoder2", "stablelm", "nemotron", "falcon", "gpt2", "starcoder")
-LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe", DBRX)
+LAYER_NORM += ("gptneox", "bloom", "olmo", "cohere2moe", "nemotron_h_moe", "jais2", "mpt", DBRX)
 EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 PLUS_1 = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron")  # norms
-INTERLEAVED = (
-    "llama",
-    "mistral3",
-    "nemotron_h_moe",
-    "granite",
-    "granitemoe",
-    "granitehybrid",
-    "smollm3",
-    "olmo",
-    "arcee",
-)
+INTERLEAVED = ("llama", "mistral3", "nemotron_h_moe", "smollm3", "olmo", "arcee")
+INTERLEAVED += ("granite", "granitemoe", "granitehybrid", "granite_swa")
 WINDOWS = ("gemma2", "gemma3", "gemma-embedding", "gemma3n", "phi3", "gpt-oss", "olmo2", "exaone4", "cohere2")
 KINDS_OF_LAYERS = ("gemma3n", "olmo2", "exaone4", "cohere2")
 RECURRENT = ("lfm2", "granitehybrid", "jamba", "mamba", "mamba2", "nemotron_h_moe")
@@ -139,8 +136,9 @@ SHARED_EXPERTS = {
     "v_head_dim": "attention.value_length_mla",
 }
 FURTHER_KEYS = {"gemma4": gemma4_keys, KIMI_LINEAR: kimi_linear_keys}
-KEYS |= {"granite": MULTIPLIERS, "granitemoe": MULTIPLIERS, "granitehybrid": MULTIPLIERS}
-LATENT = ("deepseek2", "mistral4")
+KEYS |= dict.fromkeys(("granite", "granitehybrid", "granite_swa"), MULTIPLIERS)
+KEYS |= {"granitemoe": MULTIPLIERS | {"shared_intermediate_size": "expert_shared_feed_forward_length"}}
+LATENT = ("deepseek2", "deepseek32", "glm-dsa", "bailingmoe3", "mistral4")
 KEYS |= {"glm4moe": SHARED_EXPERTS} | dict.fromkeys(LATENT, SHARED_EXPERTS)
 
 
@@ -188,7 +186,7 @@ def own_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
         keys["attention.head_count_kv"] = 1
         if multiplier := config["rope_parameters"].get("mscale_all_dim"):
             keys["rope.scaling.yarn_log_multiplier"] = 0.1 * multiplier
-    return keys
+    return keys | (newer_keys(config, architecture) if architecture in NEWER else {})
 
 
 def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -199,6 +197,8 @@ def as_stored(tensors: Mapping[str, Tensor], architecture: str, config: Mapping[
             found |= gated_delta_tensors(name, tensor, config, architecture)
         elif name.endswith("kv_b_proj.weight") and architecture != "minicpm3":
             found |= _split_latent(name, tensor, config)
+        elif architecture in NEWER:
+            found |= newer_tensor(name, values_of(name, tensor, architecture, config), config)
         elif name.endswith(("input_linear.weight", "output_linear.weight")):
             found |= _of_granite(name, tensor, has_experts=config["num_local_experts"] > 0)
         elif match := re.fullmatch(r"(.*\.[qk]_layernorm)\.norms\.0\.weight", name):
@@ -279,7 +279,7 @@ def _ungrouped(tensor: Tensor, config: Mapping[str, Any]) -> Tensor:
 def kv_heads_of(config: Mapping[str, Any], heads: int) -> int:
     if config["model_type"] == "falcon":
         return 1 if config["multi_query"] and not config["new_decoder_architecture"] else config["num_kv_heads"]
-    if config["model_type"] in ("bloom", "gpt_neox", "gpt2"):
+    if config["model_type"] in ("bloom", "gpt_neox", "gpt2", "mpt"):
         return heads
     return 1 if config["model_type"] == "gpt_bigcode" else config["num_key_value_heads"]
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from .gguf_architectures import ARCHITECTURES, RECURRENT, as_stored, field_of, kv_heads_of, own_keys
 from .gguf_dbrx import DBRX, dbrx_config
 from .gguf_expert_families import OWN
-from .gguf_gated_delta import GATED_DELTA, further_name, gated_delta_keys
+from .gguf_gated_delta import GATED_DELTA, gated_delta_keys
 from .gguf_gemma4 import gemma4_divisors
+from .gguf_names import name_of
 from .gguf_recurrent import recurrent_keys
 
 Type = gguf.GGMLQuantizationType
 FLOAT32 = (".ffn_gate_inp", ".ssm_d", ".ssm_norm", "conv")  # parts of names of float32 tensors
-NAMED_AS = {"cohere2moe": "glm4moe"}  # of architectures that the package does not know: one with the same names
 TIED = ("gpt2", "starcoder", "bloom", "falcon")  # without a word about it in config.json
 EXPERT_KEYS = {  # of config.json, and of a file
     "num_experts": "expert_count",
@@ -62,16 +62,12 @@ def write_gguf(
         numbers = [tensors.pop(f"model.layers.{layer}.mlp.act_fn.{name}") for layer in range(keys["block_count"])]
         writer.add_array(f"xielu.{name}", [float(each) for each in numbers])
     tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("act_fn.eps")}
-    names = gguf.get_tensor_name_map(
-        next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == NAMED_AS.get(architecture, architecture)),
-        keys["block_count"],
-    )
+    named = name_of(architecture, keys["block_count"])
     is_tied = config.get("tie_word_embeddings", architecture in TIED)
     for name, values in as_stored(tensors, architecture, config).items():
         if is_tied and name == "lm_head.weight":
             continue
-        stored = names.get_name(name, try_suffixes=(".weight", ".bias", ".scale")) or further_name(name)
-        assert stored is not None, name
+        stored = named(name)
         stored += ".weight" if stored.endswith("attn_sinks") else ""
         is_float = (
             values.dim() == 1
@@ -126,10 +122,8 @@ def _split_gate_up(found: dict[str, Tensor]) -> None:
 
 def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The keys of an architecture, without its name."""
-    heads, hidden = (
-        field_of(config, "num_attention_heads", "n_head", "hidden_size"),
-        field_of(config, "hidden_size", "n_embd"),
-    )
+    heads = field_of(config, "num_attention_heads", "n_head", "n_heads", "hidden_size")
+    hidden = field_of(config, "hidden_size", "n_embd", "d_model")
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
     full = rope.get("full_attention") or rope
@@ -138,7 +132,7 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
         "context_length": config.get("max_position_embeddings") or config.get("n_positions") or 512,
         "embedding_length": hidden,
         "feed_forward_length": config.get("intermediate_size") or feed_forward_size(tensors),
-        "block_count": config.get("num_hidden_layers") or config.get("n_layer") or len(config["layers_block_type"]),
+        "block_count": num_layers_of(config),
         "attention.head_count": heads,
         "attention.head_count_kv": kv_heads_of(config, heads),
         "attention.key_length": head_dim,
@@ -164,9 +158,18 @@ def metadata_of(config: dict[str, Any], architecture: str, tensors: Mapping[str,
     )
 
 
+def num_layers_of(config: dict[str, Any]) -> int:
+    names = [name for name in ("num_hidden_layers", "n_layer", "n_layers") if config.get(name)]
+    return int(config[names[0]]) if names else len(config["layers_block_type"])
+
+
 def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:
     """Of models whose config.json does not say it."""
-    return next(max(tensors[name].shape) for name in tensors if name.endswith(("c_fc.weight", "h_to_4h.weight")))
+    return next(
+        max(tensors[name].shape)
+        for name in tensors
+        if name.endswith(("c_fc.weight", "h_to_4h.weight", "ffn.up_proj.weight"))
+    )
 
 
 def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:

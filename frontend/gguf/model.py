@@ -72,11 +72,15 @@ class GgufModel:
 
     def kv_heads(self) -> list[int]:
         """Of each layer; 0: it has no attention. Raises ConfigError."""
-        key, layers = self.key("attention.head_count_kv"), self.num_layers()
+        return self.heads_of_layers("attention.head_count_kv")
+
+    def heads_of_layers(self, name: str = "attention.head_count") -> list[int]:
+        """Of each layer, from a list or the number of all. Raises ConfigError."""
+        key, layers = self.key(name), self.num_layers()
         if isinstance(self.metadata.values.get(key), list):
             found = [int(each) for each in self.metadata.numbers(key)]
         else:
-            found = [self.whole("attention.head_count_kv")] * layers
+            found = [self.whole(name)] * layers
         if len(found) < layers or not 0 <= min(found) <= max(found) <= MAX_SIZE:
             raise self.refused(f"{key}={found[:20]} must have a number of heads for each of {layers} layers")
         return found[:layers]

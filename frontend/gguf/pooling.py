@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .fields.encoders import scores_labels
+from .fields.families.encoders import scores_labels
 from .model import GgufModel
 
 NONE, RANK = 0, 4

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model import GgufModel
-from . import dense, encoders, expert_families, experts, gemma, latent, recurrent
-from .dense import nothing_more
+from .families import dense, encoders, expert_families, experts, gemma, latent, recurrent, windowed_experts
+from .families.dense import nothing_more
 
-Heads = Literal["usual", "latent", "of_some_layers", "of_kinds", "none"]
+Heads = Literal["usual", "latent", "of_some_layers", "of_layers", "of_kinds", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ ARCHITECTURES = {
     "gpt2": Architecture("GPT2LMHeadModel", "gpt2", dense.gpt2, epsilon="layer_norm_epsilon"),
     "starcoder": Architecture("GPTBigCodeForCausalLM", "gpt_bigcode", dense.starcoder, epsilon="layer_norm_epsilon"),
     "gptneox": Architecture("GPTNeoXForCausalLM", "gpt_neox", dense.gptneox, epsilon="layer_norm_eps", is_partial=True),
+    "jais2": Architecture("Jais2ForCausalLM", "jais2", dense.llama, epsilon="layer_norm_eps"),
+    "mpt": Architecture("MptForCausalLM", "mpt", dense.mpt, epsilon="layer_norm_epsilon"),
     "bloom": Architecture("BloomForCausalLM", "bloom", epsilon="layer_norm_epsilon"),
     "qwen2moe": Architecture("Qwen2MoeForCausalLM", "qwen2_moe", experts.qwen2_moe, has_experts=True),
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", "qwen3_moe", experts.qwen3_moe, has_experts=True),
@@ -77,6 +79,22 @@ ARCHITECTURES = {
         "DeepseekV2ForCausalLM",
         "deepseek_v2",
         latent.deepseek2,
+        heads="latent",
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "deepseek32": Architecture(
+        "DeepseekV32ForCausalLM",
+        "deepseek_v32",
+        latent.deepseek32,
+        heads="latent",
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "glm-dsa": Architecture(
+        "GlmMoeDsaForCausalLM",
+        "glm_moe_dsa",
+        latent.glm_dsa,
         heads="latent",
         has_experts=True,
         predicts_further=True,
@@ -130,6 +148,31 @@ ARCHITECTURES = {
     ),
     "phimoe": Architecture(
         "PhimoeForCausalLM", "phimoe", expert_families.phimoe, epsilon="rms_norm_eps", has_experts=True
+    ),
+    "hy_v3": Architecture("HYV3ForCausalLM", "hy_v3", windowed_experts.hy_v3, has_experts=True, predicts_further=True),
+    "laguna": Architecture(
+        "LagunaForCausalLM", "laguna", windowed_experts.laguna, is_partial=True, heads="of_layers", has_experts=True
+    ),
+    "mellum": Architecture("MellumForCausalLM", "mellum", windowed_experts.mellum, has_experts=True),
+    "mimo2": Architecture(
+        "MiMoV2FlashForCausalLM",
+        "mimo_v2_flash",
+        windowed_experts.mimo2,
+        heads="of_kinds",
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "granite_swa": Architecture("GraniteSWAForCausalLM", "granite_swa", windowed_experts.granite_swa, has_experts=True),
+    "minimax-01": Architecture(
+        "MiniMaxForCausalLM", "minimax", recurrent.minimax_01, is_partial=True, has_experts=True
+    ),
+    "bailingmoe3": Architecture(
+        "BailingHybridForCausalLM",
+        "bailing_hybrid",
+        latent.bailing_moe3,
+        heads="latent",
+        has_experts=True,
+        predicts_further=True,
     ),
     "minicpm3": Architecture("MiniCPM3ForCausalLM", "minicpm3", latent.minicpm3, heads="latent"),
     "nemotron_h": Architecture(

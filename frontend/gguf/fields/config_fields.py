@@ -40,7 +40,7 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
     hidden_size = model.whole("embedding_length")
     if architecture.heads == "none":
         return {"hidden_size": hidden_size}
-    heads = model.whole("attention.head_count")
+    heads = max(model.heads_of_layers()) if architecture.heads == "of_layers" else model.whole("attention.head_count")
     if heads < 1 or hidden_size < 1:
         raise model.refused(f"attention.head_count={heads} and embedding_length={hidden_size} must be at least 1")
     head_dim = model.whole("attention.key_length", hidden_size // heads)

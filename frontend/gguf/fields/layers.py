@@ -5,8 +5,11 @@ from ..model import MAX_SIZE, GgufModel
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def layer_types(model: GgufModel, period: int) -> list[str]:
-    """The kind of attention of each layer: by a list or a period in the file, or else full in each `period`-th."""
+def layer_types(model: GgufModel, period: int, *, first_is_full: bool = False) -> list[str]:
+    """The kind of attention of each layer: by a list or a period in the file, or else full in each `period`-th.
+
+    `first_is_full`: the first layer of each period is the one with full attention, not the last.
+    """
     layers = model.num_layers()
     slides = model.metadata.values.get(model.key("attention.sliding_window_pattern"))
     if isinstance(slides, list):
@@ -16,7 +19,7 @@ def layer_types(model: GgufModel, period: int) -> list[str]:
     else:
         if (period := model.whole("attention.sliding_window_pattern", period)) < 1:
             raise model.refused(f"attention.sliding_window_pattern={period} must be at least 1")
-        found = [(layer + 1) % period != 0 for layer in range(layers)]
+        found = [(layer + (not first_is_full)) % period != 0 for layer in range(layers)]
     return [SLIDING if each else FULL for each in found[:layers]]
 
 

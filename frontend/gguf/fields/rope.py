@@ -10,6 +10,7 @@ from typing import Any
 from paged_serve.protocol.gguf.metadata import shortest
 
 from ..model import GgufModel
+from .layers import FULL, SLIDING
 
 FIRST_CONTEXTS = (8192, *(1 << power for power in range(6, 18) if power != 13))  # tokens; 8192 in Llama 3
 LOW, HIGH = 1.0, 4.0  # frequency factors of all releases of Llama 3
@@ -27,6 +28,24 @@ def rope_fields(model: GgufModel, rotary_dim: int) -> dict[str, Any]:
         raise model.refused(f"rope.freq_base={theta:g} must be above 1")
     scaling = _scaling(model, theta, rotary_dim)
     return {"rope_theta": theta} | ({"rope_scaling": scaling} if scaling else {})
+
+
+def ropes_of_kinds(model: GgufModel, head_dim: int, kinds: list[str]) -> dict[str, Any]:
+    """The rotary parameters of layers with full attention and of those with windows, which are not scaled."""
+    rotary_dim = model.whole("rope.dimension_count", head_dim)
+    full = rope_fields(model, rotary_dim)
+    local_dim = model.whole("rope.dimension_count_swa", rotary_dim)
+    ropes = {
+        FULL: {"rope_type": "default", **full.get("rope_scaling", {}), "rope_theta": full["rope_theta"]},
+        SLIDING: {"rope_type": "default", "rope_theta": model.number("rope.freq_base_swa", full["rope_theta"])},
+    }
+    for kind, dim in ((FULL, rotary_dim), (SLIDING, local_dim)):
+        if not 0 < dim <= head_dim:
+            raise model.refused(f"{dim} rotated elements of heads of {head_dim} are not supported")
+        ropes[kind] |= {"partial_rotary_factor": dim / head_dim} if dim != head_dim else {}
+    # The fields of all layers, which are not these, are taken back.
+    nothing = {"rope_scaling": None, "rope_theta": None, "partial_rotary_factor": None}
+    return {**nothing, "layer_types": kinds, "rope_parameters": {kind: ropes[kind] for kind in (FULL, SLIDING)}}
 
 
 def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] | None:
@@ -51,6 +70,8 @@ def _scaling(model: GgufModel, theta: float, rotary_dim: int) -> dict[str, Any] 
     }
     if (times := model.number("rope.scaling.attn_factor", 1.0)) != 1.0:
         known["attention_factor"] = times * (1.0 + 0.1 * math.log(max(factor, 1.0)))
+    if model.has("rope.scaling.yarn_attn_factor"):  # which newer converters write as config.json has it
+        known["attention_factor"] = model.number("rope.scaling.yarn_attn_factor")
     if model.has("rope.scaling.yarn_log_multiplier"):  # of scores; that of rotated elements is then 1
         known |= _log_multiplier(model)
     if (usual := GROWTHS.get(model.architecture)) is not None:
@@ -65,7 +86,7 @@ def _log_multiplier(model: GgufModel) -> dict[str, float]:
     multiplier = model.number("rope.scaling.yarn_log_multiplier")
     if model.architecture == "mistral3":
         return {"mscale": 1.0, "mscale_all_dim": multiplier} if multiplier else {}
-    if model.architecture not in ("deepseek2", "mistral4"):
+    if model.architecture not in ("deepseek2", "deepseek32", "mistral4"):
         raise model.refused(f"rope.scaling.yarn_log_multiplier is not supported for {model.architecture}")
     multiplier = float(f"{10 * multiplier:.6g}")
     return {"mscale": multiplier, "mscale_all_dim": multiplier}

@@ -36,6 +36,8 @@ NEUTRAL = {  # values that change nothing; of other keys 0 and False
     "expert_group_used_count": (0, 1),
     "rope.scaling.factor": (0, 1),
     "rope.scaling.attn_factor": (0, 1),
+    "rope.scaling.yarn_attn_factor": (0, 1),
+    "rope.scaling.yarn_ext_factor": (1,),
     "rope.scaling.type": ("none",),
 }
 

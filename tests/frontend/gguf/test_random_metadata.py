@@ -42,6 +42,14 @@ USUAL = {
     "ssm.time_step_rank": 4,
     "ssm.group_count": 1,
     "kda.head_dim": 16,
+    "kda.gate_lower_bound": -5.0,
+    "attention.indexer.head_count": 2,
+    "attention.indexer.key_length": 16,
+    "attention.indexer.top_k": 8,
+    "attention.indexer.types": [True, False, True],
+    "attention.rope_pattern": [True, False, True],
+    "attention.value_scale": 0.5,
+    "residual_scale": 2.5,
 }
 XIELU = {f"xielu.{name}": [0.5] * 3 for name in ("alpha_p", "alpha_n", "beta")}  # Apertus; without its name
 VALUES = (
@@ -67,7 +75,8 @@ VALUES = (
 )
 TENSORS = ("attn_q.bias", "attn_q_norm.weight", "ffn_gate_inp.weight", "ffn_gate_exps.weight", "exp_probs_b.bias")
 TENSORS += ("ffn_norm.weight", "ffn_gate.weight", "ffn_gate_shexp.weight", "ssm_norm.weight", "attn_norm_2.weight")
-TENSORS += ("laurel_l.weight", "ssm_in.weight", "attn_q.weight", "ffn_up.weight")
+TENSORS += ("laurel_l.weight", "ssm_in.weight", "attn_q.weight", "ffn_up.weight", "attn_gate.weight")
+TENSORS += ("ffn_up_shexp.weight",)
 WHOLE = ("token_embd.weight", "per_layer_token_embd.weight")
 
 

@@ -9,7 +9,7 @@ from paged_serve.protocol.gguf.block_formats import BLOCK_FORMATS, DEQUANTIZED_F
 from paged_serve.workers.checkpoint.blocks.dequantize import DEQUANTIZERS
 from paged_serve.workers.checkpoint.gguf.names import TENSOR_LAYOUTS
 
-from ...gguf_files import NAMED_AS
+from ...gguf_names import package_name_of
 
 
 def test_each_type_has_the_number_name_and_size_of_the_package():
@@ -39,24 +39,22 @@ def test_no_blocks_have_no_values():
 
 
 @pytest.mark.parametrize("architecture", TENSOR_LAYOUTS)
-def test_each_tensor_of_an_architecture_has_the_name_that_the_package_gives_it(architecture):
+def test_each_tensor_of_an_architecture_has_the_name_that_the_converter_gives_it(architecture):
     layout = TENSOR_LAYOUTS[architecture]
-    known = NAMED_AS.get(architecture, architecture)
-    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
-    names = gguf.get_tensor_name_map(kind, 40)
+    named = package_name_of(architecture, 40)
     for stored in (*layout.whole, *(f"blk.37.{part}" for part in layout.in_layers)):
         if stored != "output" or architecture != "gemma":
             whole = stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight"
             name = layout.name(whole)
             assert name is not None
-            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            found = named(name)
             # None: of other versions of the converter, or with another name while it converts.
             assert found in (whole, whole.removesuffix(".weight"), whole.removesuffix(".bias"), None)
     for stored in layout.experts:
         several = layout.names_of_experts(f"blk.37.{stored}.weight")
         assert several
         whole = several[0].replace(".{}", "").replace("gate_proj", "gate_up_proj" if several[1:] else "gate_proj")
-        assert names.get_name(whole, try_suffixes=(".weight",)) in (f"blk.37.{stored}.weight", None)
+        assert named(whole) in (f"blk.37.{stored}.weight", None)
     assert layout.name("blk.1.ffn_gate_exps.weight") is None
     assert not layout.names_of_experts("blk.1.ffn_gate.weight")
     assert layout.name("token_embd.scale") is None

@@ -22,14 +22,28 @@ LLAMA4 = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}
 MINICPM3_ROPE = VARIANTS["minicpm3"]["rope_parameters"] | {"rope_theta": 10000.0}
 MISTRAL4_ROPE = VARIANTS["mistral4"]["rope_parameters"] | MULTIPLIED
 MISTRAL4_ROPE |= {"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.1}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+LAGUNA = {  # the first of four layers has full attention
+    "num_hidden_layers": 5,
+    "num_attention_heads_per_layer": (4, 8, 8, 8, 4),
+    "layer_types": ("full_attention", *["sliding_attention"] * 3, "full_attention"),
+}
 FIELDS = {  # that files cannot have otherwise
     "afmoe": {"global_attn_every_n_layers": 4},
     "cohere-qk-norm": {"tie_word_embeddings": True},
     "dots1": {"sliding_window": None},
     "gpt-neox-in-turn": {"hidden_act": "gelu"},
     "glm": {"head_dim": 16, "rms_norm_eps": 1e-5},
+    "granite-swa": {"rope_parameters": ROPE, "layer_rope_theta": (10000.0, 0, 10000.0)},
+    "granitemoe-swa": {"rope_parameters": ROPE, "layer_rope_theta": (10000.0, 0, 10000.0)},
+    "deepseek-v3.2": {"rope_parameters": VARIANTS["deepseek-v3.2"]["rope_parameters"] | MULTIPLIED},
+    "laguna": LAGUNA,
+    "mellum": {"mlp_layer_types": ("sparse",) * 3},
+    "minimax": dict.fromkeys(("full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor"), 1.0),
+    "mpt-clipped": {"attn_config": {"clip_qkv": 0.7}},
+    "youtu": {"rope_parameters": VARIANTS["youtu"]["rope_parameters"] | MULTIPLIED},
     "hunyuan": {"rope_parameters": VARIANTS["hunyuan"]["rope_parameters"] | {"rope_theta": 10000.0}},
-    "hunyuan-moe": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "hunyuan-moe": {"rope_parameters": ROPE},
     "llama4": LLAMA4 | {"no_rope_layers": (1, 1, 1, 0, 1)},
     "llama4-experts": LLAMA4 | {"no_rope_layers": (1, 1, 1, 0)},
     "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "rope_parameters": MINICPM3_ROPE},
@@ -57,8 +71,10 @@ OFTEN += (
     "cohere2-moe",
     "dots1",
 )
+OFTEN += ("hy-v3", "laguna", "mellum", "mimo-v2", "granitemoe-swa", "minimax", "bailing-hybrid", "glm-5", "mpt-clipped")
+SELDOM = ("granite-swa", "granitemoeshared", "deepseek-v3.2", "jais2", "mpt", "solar-open", "youtu")
 OFTEN += ("dbrx", "afmoe", "exaone-moe", "phimoe", "minicpm3", "apertus")
-SELDOM = ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
+SELDOM += ("deepseek-v2-lite", "olmo", "olmo2", "exaone4-full", "cohere", "cohere-qk-norm", "seed-oss", "stablelm")
 SELDOM += ("nemotron-biased", "arcee", "falcon", "falcon-one-norm", "gpt-bigcode", "gpt-neox", "gpt-neox-in-turn")
 SELDOM += ("granite4-dense", "jamba-dense", "mamba", "mamba2-biased", "gemma4-keys-as-values")
 SELDOM += ("nemotron-h-dense", "ernie4.5", "llama4", "glm")
@@ -140,6 +156,19 @@ def test_a_layer_for_multi_token_prediction_has_the_values_of_the_folder(family,
         if "experts.gate_up" not in name and not name.endswith("experts.down_proj"):
             assert torch.equal(checkpoint.read(name, tuple(expected.shape)).to(expected.dtype), expected), name
     assert torch.equal(logits(folder), logits(made.folder))
+
+
+@pytest.mark.parametrize("family", ["hy-v3", "mimo-v2", "bailing-hybrid"])
+def test_a_layer_for_multi_token_prediction_that_the_family_does_not_use_is_left_out(family, tmp_path):
+    folder, longer = tmp_path / "folder", tmp_path / "longer"
+    for each in (folder, longer):
+        write_checkpoint(family, each, torch.bfloat16)
+    tensors, layers = load_file(folder / "model.safetensors"), VARIANTS[family].get("num_hidden_layers", 3)
+    further = {f"blk.{layers}.{name}.weight": torch.ones(64, 64).bfloat16() for name in ("nextn.eh_proj", "attn_q")}
+    save_file(tensors | further, longer / "model.safetensors")
+    counts = {"block_count": layers + 1, "nextn_predict_layers": 1}
+    made = make_folder(write_gguf(longer, tmp_path / "model.gguf", **counts), tmp_path / "made")
+    assert torch.equal(logits(made), logits(folder))
 
 
 def test_older_files_of_qwen3_next_have_the_first_projection_by_key_head(tmp_path, monkeypatch):

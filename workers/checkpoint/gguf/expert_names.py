@@ -32,6 +32,12 @@ _SHARED_EXPERTS = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 _DEEPSEEK2 = LLAMA | _SHARED_EXPERTS | _FURTHER | LATENT
+_INDEXER = {
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
+}
 _GLM4_MOE = NORM_AFTER_ATTENTION | HEAD_NORMS | _SHARED_EXPERTS | _FURTHER
 _ROUTER = {"ffn_gate_inp": "block_sparse_moe.gate"}
 _FEED_FORWARD = {f"ffn_{each}": f"feed_forward.{each}_proj" for each in ("gate", "up", "down")}
@@ -75,6 +81,34 @@ _EXAONE_MOE = (
         "nextn.shared_head_norm": "mtp.norm",
     }
 )
+_HY_V3 = (
+    LLAMA
+    | HEAD_NORMS
+    | _FURTHER
+    | {
+        "ffn_gate_inp": "mlp.router.gate",
+        "exp_probs_b": "mlp.expert_bias",
+        **{f"ffn_{each}_shexp": f"mlp.shared_mlp.{each}_proj" for each in ("gate", "up", "down")},
+    }
+)
+_LAGUNA = (
+    LLAMA
+    | HEAD_NORMS
+    | SHARED_EXPERT
+    | {
+        "attn_gate": "self_attn.g_proj",
+        "ffn_gate_inp": "mlp.gate",
+        "exp_probs_b.bias": "mlp.experts.e_score_correction_bias",
+    }
+)
+_MIMO2 = LLAMA | _SHARED_EXPERTS | _FURTHER | {"attn_sinks.weight": "self_attn.attention_sink_bias"}
+_GRANITE_SWA = LLAMA | {
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "block_sparse_moe.router",
+    "ffn_up_shexp": "shared_mlp.input_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
+PARTS = ("gate", "up", "down")
 _DBRX = {
     "attn_norm": "norm_attn_norm.norm_1",
     "attn_qkv": "norm_attn_norm.attn.Wqkv",
@@ -94,6 +128,8 @@ EXPERT_LAYOUTS = {
         experts=_DBRX_EXPERTS,
     ),
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
+    "deepseek32": TensorLayout(_DEEPSEEK2 | _INDEXER, experts=EXPERTS),
+    "glm-dsa": TensorLayout(_DEEPSEEK2 | _INDEXER, experts=EXPERTS),
     "mistral4": TensorLayout(LLAMA | _SHARED_EXPERTS | LATENT, experts=EXPERTS),
     "minicpm3": TensorLayout(LLAMA | LATENT),
     "glm4moe": TensorLayout(_GLM4_MOE, experts=EXPERTS),
@@ -105,8 +141,14 @@ EXPERT_LAYOUTS = {
     "olmoe": TensorLayout(_OF_EXPERTS | HEAD_NORMS, experts=EXPERTS),
     "gpt-oss": TensorLayout(_GPT_OSS, experts=EXPERTS),
     "granitemoe": TensorLayout(
-        LLAMA | {"ffn_gate_inp": "block_sparse_moe.router.layer"}, experts=EXPERTS, are_rows_interleaved=True
+        LLAMA | {"ffn_gate_inp": "block_sparse_moe.router.layer"} | SHARED_EXPERT,
+        experts=EXPERTS,
+        are_rows_interleaved=True,
+        own_names={
+            f"experts.shared_{each}": f"model.layers.{{}}.{SHARED_EXPERT[f'ffn_{each}_shexp']}" for each in PARTS
+        },
     ),
+    "granite_swa": TensorLayout(_GRANITE_SWA, experts=EXPERTS, are_rows_interleaved=True),
     "minimax-m2": TensorLayout(
         LLAMA | HEAD_NORMS | _ROUTER | {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
         experts=MIXTRAL_EXPERTS,
@@ -123,5 +165,9 @@ EXPERT_LAYOUTS = {
     "dots1": TensorLayout(LLAMA | HEAD_NORMS | _SHARED_EXPERTS, experts=EXPERTS),
     "afmoe": TensorLayout(_AFMOE, experts=EXPERTS),
     "exaone-moe": TensorLayout(_EXAONE_MOE, experts=EXPERTS, further="mtp.layers.{}."),
+    "hy_v3": TensorLayout(_HY_V3, experts=EXPERTS),
+    "laguna": TensorLayout(_LAGUNA, experts=EXPERTS),
+    "mellum": TensorLayout(_OF_EXPERTS | LLAMA | HEAD_NORMS, experts=EXPERTS),
+    "mimo2": TensorLayout(_MIMO2, experts=EXPERTS, further="model.mtp.layers.{}."),
     "phimoe": TensorLayout(LLAMA | _ROUTER, experts=MIXTRAL_EXPERTS),
 }

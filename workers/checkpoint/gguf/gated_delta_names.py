@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from .row_orders import Kind
 from .split_latent import LATENT
-from .tensor_layout import TensorLayout, as_filters, as_row, as_vector
+from .split_latent import WHOLE as KV_B
+from .tensor_layout import WHOLE, TensorLayout, as_filters, as_row, as_vector
 from .usual_names import EXPERTS, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
 _DELTA = {
@@ -53,6 +54,35 @@ _KIMI = {
     **{f"ffn_{each}_shexp": f"block_sparse_moe.shared_experts.{each}_proj" for each in ("gate", "up", "down")},
 }
 _KIMI_SHAPES = {f"ssm_conv1d_{each}.weight": as_filters for each in "qkv"} | {"ssm_a": as_vector}
+_BAILING = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "attention.q_proj",
+    "attn_k": "attention.k_proj",
+    "attn_v": "attention.v_proj",
+    "attn_output": "attention.dense",
+    "attn_gate": "attention.g_proj",
+    "attn_q_a": "attention.q_a_proj",
+    "attn_q_a_norm": "attention.q_a_layernorm",
+    "attn_q_b": "attention.q_b_proj",
+    "attn_kv_a_mqa": "attention.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "attention.kv_a_layernorm",
+    **{name: LATENT[name] for name in ("attn_kv_b", "attn_k_b", "attn_v_b")},
+    **{f"ssm_conv1d_{each}": f"attention.{each}_conv1d" for each in "qkv"},
+    "ssm_f_a": "attention.f_proj",
+    "ssm_g_a": "attention.g_proj",
+    "ssm_beta": "attention.b_proj",
+    "ssm_a": "attention.A",
+    "ssm_dt.bias": "attention.dt_bias",
+    "ssm_norm": "attention.o_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+    "exp_probs_b.bias": "mlp.gate.expert_bias",
+    **{f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up", "down")},
+    **{f"ffn_{each}_shexp": f"mlp.shared_experts.{each}_proj" for each in ("gate", "up", "down")},
+    # Of a layer for multi-token prediction, which is not read.
+    **{f"nextn.{each}": each for each in ("eh_proj", "enorm", "hnorm")},
+    "layer_output_norm": "final_layernorm",
+}
 _NO_KEY_HEADS = {"gated_delta.by_key_head": "", "gated_delta.gates_by_key_head": ""}
 _COMMON = TensorLayout(
     _QWEN_MOE,
@@ -67,6 +97,14 @@ GATED_DELTA_LAYOUTS = {
     "qwen35": replace(_QWEN35_MOE, in_layers=_QWEN, experts={}),
     "qwen35moe": _QWEN35_MOE,
     "kimi-linear": TensorLayout(LLAMA | LATENT | _KIMI, experts=MIXTRAL_EXPERTS, reshaped=_KIMI_SHAPES),
+    "bailingmoe3": TensorLayout(
+        _BAILING,
+        whole=WHOLE | {"token_embd": "model.word_embeddings"},
+        experts=EXPERTS,
+        reshaped=_KIMI_SHAPES,
+        negated=("ssm_a",),
+        own_names={"latent.up": f"model.layers.{{}}.{KV_B}", "gated_delta.output": "model.layers.{}.attention.dense"},
+    ),
     "qwen3next": replace(_COMMON, divided={"ssm_ba.weight": _BOTH}, own_names=_NO_KEY_HEADS),
 }
 # Older files of Qwen3-Next have the first projection by key head, as checkpoints have it.

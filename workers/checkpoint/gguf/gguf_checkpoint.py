@@ -171,6 +171,7 @@ class GgufCheckpoint(Checkpoint):
         if self._stored[name].format.name in FLOAT_FORMATS:
             values = self._floats(name)[rows]
             values = values if dim == 0 else values[:, start:stop]
+            values = -values if name_in_layer(self._stored[name].name) in self._layout.negated else values
         else:
             values = self._dequantized(name, rows, 0 if dim == 0 else start, shape[1] if dim == 0 else stop)
         if order is not None:

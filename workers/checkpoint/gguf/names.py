@@ -84,6 +84,15 @@ _FALCON_WHOLE = {
     "output_norm": "transformer.ln_f",
     "output": "lm_head",
 }
+_MPT = {
+    "attn_norm": "norm_1",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj",
+    "ffn_norm": "norm_2",
+    "ffn_up": "ffn.up_proj",
+    "ffn_down": "ffn.down_proj",
+}
+_MPT_WHOLE = {"token_embd": "transformer.wte", "output_norm": "transformer.norm_f", "output": "lm_head"}
 _H = "transformer.h.{}."
 _SEPARATE = {each: f"model.layers.{{}}.self_attn.{each[0]}_proj" for each in ("query", "key", "value")}
 _UNGROUPED = {"are_grouped": False}  # one matrix has all queries, then all keys, then all values
@@ -153,6 +162,8 @@ TENSOR_LAYOUTS = (
             layer="gpt_neox.layers.{}.",
             own_names=_UNGROUPED,
         ),
+        "jais2": TensorLayout(LLAMA),
+        "mpt": TensorLayout(_MPT, whole=_MPT_WHOLE, layer="transformer.blocks.{}."),
         "bloom": TensorLayout(_BLOOM, whole=_FALCON_WHOLE, layer=_H, own_names=_UNGROUPED),
     }
 )

@@ -1,7 +1,7 @@
 """The tensors of GGUF architectures with recurrent layers."""
 
 from .tensor_layout import WHOLE, TensorLayout, as_filters, as_vector
-from .usual_names import ATTENTION, EXPERTS, LLAMA
+from .usual_names import ATTENTION, EXPERTS, LLAMA, MIXTRAL_EXPERTS
 
 _LFM2 = ATTENTION | {
     "attn_norm": "operator_norm",
@@ -100,7 +100,16 @@ _NEMOTRON = TensorLayout(
     reshaped=_MAMBA2_SHAPES,
     further="mtp.layers.{}.",
 )
+_MINIMAX = LLAMA | {
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_gate": "self_attn.output_gate",
+    "attn_norm_2": "self_attn.norm",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+}
 RECURRENT_LAYOUTS = {
+    "minimax-01": TensorLayout(
+        _MINIMAX, experts=MIXTRAL_EXPERTS, own_names={"lightning.output": "model.layers.{}.self_attn.o_proj"}
+    ),
     "nemotron_h": _NEMOTRON,
     "nemotron_h_moe": _NEMOTRON,
     "lfm2": TensorLayout(_LFM2, whole=_LFM2_WHOLE, reshaped=_FILTERS),

@@ -48,6 +48,7 @@ class TensorLayout:
     are_rows_interleaved: bool = False  # of q and k: the rows i and i + head_dim / 2 of each head are adjacent
     norms_plus_1: bool = False  # a norm's weight is stored plus 1, but for `exact_norms`
     exact_norms: tuple[str, ...] = ()  # endings of names
+    negated: tuple[str, ...] = ()  # names in a layer of vectors that a checkpoint has with the other sign
     row_orders: Mapping[str, Kind] = field(default_factory=dict)  # by name in a layer
     column_orders: Mapping[str, Kind] = field(default_factory=dict)
     # Tensors of which a checkpoint has the rows as several: their names there, and the kinds of rows.

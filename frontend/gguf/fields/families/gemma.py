@@ -3,10 +3,10 @@
 from statistics import NormalDist
 from typing import Any
 
-from ..model import GgufModel
+from ...model import GgufModel
+from ..layers import FULL, SLIDING, feed_forward_lengths, layer_types, rows_of
 from .dense import GELU_TANH
 from .experts import counts, expert_size
-from .layers import FULL, SLIDING, feed_forward_lengths, layer_types, rows_of
 
 # llama.cpp recognises the 27B models, whose scores have another scale, by their number of layers.
 LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from ..model import GgufModel
+from ...model import GgufModel
+from ..layers import FULL
 from .experts import SIGMOID, SOFTMAX, counts, expert_size
 
 MLA = "attention.{}_length_mla"  # of newer files; their key_length and value_length are those of the shared vector
+CONTEXT_OF_GLM52 = 1 << 20  # tokens
 
 KIMI_NAMES = {
     "n_routed_experts": "num_experts",
@@ -23,13 +25,42 @@ def glm4_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 
 def deepseek2(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    """V2 or V3, by how experts are chosen."""
+    """V2 or V3, by how experts are chosen; without experts Youtu-LLM."""
+    if not model.whole("expert_count", 0):
+        return _latent_sizes(model) | {"architectures": ["YoutuForCausalLM"], "model_type": "youtu"}
     has_correction = model.tensor(f"blk.{model.whole('leading_dense_block_count', 0)}.exp_probs_b.bias") is not None
     gating = model.whole("expert_gating_func", 0) or (SIGMOID if has_correction else SOFTMAX)
     fields = _latent_sizes(model) | _experts(model, gating) | {"rope_interleave": True}
     if gating == SIGMOID:
         return fields | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
     return fields | {"topk_method": "group_limited_greedy" if fields["n_group"] > 1 else "greedy"}
+
+
+def deepseek32(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    return _latent_sizes(model) | _experts(model, SIGMOID) | _indexer(model)
+
+
+def glm_dsa(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Files of GLM-5.2 that do not say which layers have indexers are told by their context, as in llama.cpp."""
+    layers = model.num_layers()
+    if model.has("attention.indexer.types"):
+        have = [bool(each) for each in model.numbers("attention.indexer.types")][:layers]
+        if len(have) < layers:
+            raise model.refused(f"attention.indexer.types has {len(have)} entries for {layers} layers")
+    else:
+        every = 4 if model.whole("context_length") >= CONTEXT_OF_GLM52 else 1
+        have = [layer < 2 or (layer - 2) % every == 0 for layer in range(layers)]
+    kinds = ["full" if has else "shared" for has in have]
+    return _latent_sizes(model) | _experts(model, SIGMOID) | _indexer(model) | {"indexer_types": kinds}
+
+
+def _indexer(model: GgufModel) -> dict[str, int]:
+    """The sizes of sparse attention's indexers."""
+    return {
+        "index_n_heads": model.whole("attention.indexer.head_count"),
+        "index_head_dim": model.whole("attention.indexer.key_length"),
+        "index_topk": model.whole("attention.indexer.top_k"),
+    }
 
 
 def mistral4(model: GgufModel, head_dim: int) -> dict[str, Any]:
@@ -48,6 +79,24 @@ def kimi_linear(model: GgufModel, head_dim: int) -> dict[str, Any]:
     }
     experts = {KIMI_NAMES.get(name, name): value for name, value in _experts(model, SIGMOID, norm=True).items()}
     return _latent_sizes(model) | experts | {"linear_attn_config": linear}
+
+
+def bailing_moe3(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Layers without KV heads are Kimi delta attention, as in `kimi_linear`."""
+    experts = _experts(model, SIGMOID)
+    return {
+        **_latent_sizes(model),
+        **{KIMI_NAMES[name] if name == "n_routed_experts" else name: value for name, value in experts.items()},
+        "layer_types": [FULL if heads else "linear_attention" for heads in model.kv_heads()],
+        "linear_num_heads": model.whole("attention.head_count"),
+        "linear_head_dim": model.whole("kda.head_dim"),
+        "linear_conv_kernel_dim": model.whole("ssm.conv_kernel"),
+        "kda_safe_gate": model.truth("kda.safe_gate", True),
+        "kda_lower_bound": model.number("kda.gate_lower_bound"),
+        "moe_shared_expert_intermediate_size": model.whole("expert_shared_feed_forward_length", 0) or None,
+        "expert_swiglu_limit_list": model.numbers("swiglu_clamp_exp", []),
+        "share_expert_swiglu_limit_list": model.numbers("swiglu_clamp_shexp", []),
+    }
 
 
 def _experts(model: GgufModel, gating: int, *, norm: bool = False) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from paged_serve.protocol.gguf.container import MAX_EXPERTS
 
-from ..model import GgufModel
+from ...model import GgufModel
 from .dense import granite
 
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3  # expert_gating_func
@@ -79,12 +79,13 @@ def dbrx(model: GgufModel, head_dim: int) -> dict[str, Any]:
 
 
 def granitemoe(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    if shared := model.whole("expert_shared_feed_forward_length", 0):
-        raise model.refused(
-            f"expert_shared_feed_forward_length={shared}, a shared expert, is not supported for granitemoe"
-        )
+    """Granite MoE, with a shared expert or without."""
     count, used = counts(model)
-    sizes = {"num_local_experts": count, "num_experts_per_tok": used, "intermediate_size": expert_size(model)}
+    sizes: dict[str, Any] = {"num_local_experts": count, "num_experts_per_tok": used}
+    sizes["intermediate_size"] = expert_size(model)
+    if model.whole("expert_shared_feed_forward_length", 0):
+        sizes |= {"architectures": ["GraniteMoeSharedForCausalLM"], "model_type": "granitemoeshared"}
+        sizes["shared_intermediate_size"] = rows(model, "ffn_gate_shexp")
     return granite(model, head_dim) | sizes
 
 

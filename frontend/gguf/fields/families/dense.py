@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from ..model import GgufModel
-from .layers import layer_types, tensors_are_in_layers
-from .rope import rope_fields
+from ...model import GgufModel
+from ..layers import layer_types, tensors_are_in_layers
+from ..rope import rope_fields
 
 GELU_TANH = "gelu_pytorch_tanh"
 XIELU_BETA = 0.5  # the slope at 0
@@ -166,6 +166,20 @@ def falcon(model: GgufModel, head_dim: int) -> dict[str, Any]:
         "num_ln_in_parallel_attn": num_norms,
         "bias": False,
         "alibi": False,
+    }
+
+
+def mpt(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Without ALiBi such a model has learned positions, which its family refuses by the field."""
+    steepest, heads = model.number("attention.max_alibi_bias", 0.0), model.whole("attention.head_count")
+    are_shared = model.whole("attention.head_count_kv", heads) != heads
+    return {
+        "attn_config": {
+            "alibi": steepest > 0,
+            "alibi_bias_max": steepest,
+            "attn_type": "grouped_query_attention" if are_shared else "multihead_attention",
+            "clip_qkv": model.number("attention.clamp_kqv", 0.0) or None,
+        }
     }
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..model import GgufModel
+from ...model import GgufModel
+from ..layers import FULL, layer_types
 from .dense import llama
 from .experts import SIGMOID, SOFTMAX, counts, expert_size, rows
-from .layers import FULL, layer_types
 
 LLAMA4_CHUNK = 8192  # as in llama.cpp: its files do not say it, nor where queries grow with the position
 WITHOUT_HEAD_NORMS = 128  # experts of Llama 4 Maverick, by which llama.cpp recognises it
@@ -22,9 +22,16 @@ def first_with_experts(model: GgufModel) -> int:
     return found.index(True)
 
 
-def sigmoid_counts(model: GgufModel) -> dict[str, Any]:
-    """Of GLM-4.5's kind of experts, in groups; some files do not say that sigmoids choose them."""
-    norm = model.truth("expert_weights_norm", False)
+def mlp_layer_types(model: GgufModel) -> list[str]:
+    return ["sparse" if has else "dense" for has in _layers_with_experts(model)]
+
+
+def sigmoid_counts(model: GgufModel, *, norm: bool = False) -> dict[str, Any]:
+    """Of GLM-4.5's kind of experts, in groups; some files do not say that sigmoids choose them.
+
+    `norm`: whether the weights are divided by their sum, unless the file says it.
+    """
+    norm = model.truth("expert_weights_norm", norm)
     count, used = counts(model, SIGMOID, norm=norm, may_scale=True)
     groups = model.whole("expert_group_count", 0) or 1
     return {
@@ -145,11 +152,18 @@ def dots1(model: GgufModel, head_dim: int) -> dict[str, Any]:
     }
 
 
+def ungrouped_counts(model: GgufModel) -> dict[str, Any]:
+    """The same, of families without groups whose weights are divided by their sum. Raises ConfigError for others."""
+    found = sigmoid_counts(model, norm=True)
+    if found["n_group"] != 1 or not found["norm_topk_prob"]:
+        name = model.architecture
+        raise model.refused(f"groups of experts, or expert_weights_norm=False, are not supported for {name}")
+    return found
+
+
 def afmoe(model: GgufModel, head_dim: int) -> dict[str, Any]:
     """Embeddings are always multiplied, as in llama.cpp."""
-    found = sigmoid_counts(model)
-    if found["n_group"] != 1 or not model.truth("expert_weights_norm", True):
-        raise model.refused("groups of experts, or expert_weights_norm=False, are not supported for afmoe")
+    found = ungrouped_counts(model)
     window = model.whole("attention.sliding_window", 0)
     kinds = layer_types(model, 4) if window else [FULL] * model.num_layers()
     return {

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ..model import GgufModel
+from ...model import GgufModel
+from ..layers import layer_types
 from .dense import llama
-from .layers import layer_types
 
 FIRST_POSITION = 2  # in RoBERTa's config.json; files have no rows for the positions before
 LABELS = "classifier.output_labels"

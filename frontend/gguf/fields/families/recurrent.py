@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ..model import GgufModel
+from ...model import GgufModel
+from ..layers import FULL, feed_forward_lengths
 from .dense import multipliers
 from .experts import SIGMOID, counts, expert_size, rows
-from .layers import FULL, feed_forward_lengths
 
 LINEAR = "linear_attention"
 
@@ -26,6 +26,23 @@ def lfm2_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
         "num_dense_layers": dense,
         "norm_topk_prob": True,
         "use_expert_bias": model.tensor(f"blk.{dense}.exp_probs_b.bias") is not None,
+    }
+
+
+def minimax_01(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """The layers with one matrix of queries, keys and values are lightning attention."""
+    count, used = counts(model)
+    for name in ("attention.recurrent_layers", "full_attention_interval"):
+        model.key(name)  # says what the tensors do
+    linear = [model.tensor(f"blk.{layer}.attn_qkv.weight") is not None for layer in range(model.num_layers())]
+    alphas = dict.fromkeys(("full_attn", "linear_attn", "mlp"), model.number("residual_scale"))
+    return {
+        **{f"{part}_alpha_factor": alpha for part, alpha in alphas.items()},
+        "num_local_experts": count,
+        "num_experts_per_tok": used,
+        "intermediate_size": expert_size(model),
+        "layer_types": [LINEAR if each else FULL for each in linear],
+        "sliding_window": None,
     }
 
 
