@@ -82,6 +82,11 @@ class OutputParser:
         """The number of calls that have begun."""
         return self._collector.num_calls
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the arguments of the last call have not ended; at the end of an output they were cut off."""
+        return self._collector.is_in_call
+
     def push(self, text: str, final: bool = False, tag_ends: Collection[int] = ()) -> list[Event]:
         """The events of the next piece of text; set `final` with the last piece. `tag_ends`: where tags end that single
         tokens wrote, counted from the beginning of the output; known with their text at the latest."""

@@ -53,7 +53,6 @@ class Blocks:
         self._shows_thinking = shows_thinking
         self._hidden = list[str]()  # reasoning of the open block
         self._open: ContentBlock | None = None
-        self.num_calls = 0
 
     def push(self, events: Sequence[Event]) -> list[Change]:
         changes = list[Change]()
@@ -74,7 +73,6 @@ class Blocks:
                         self._hidden.append(text)
                 case CallStart(name=name, id=call_id):
                     self._begin(ToolUseContent(id=call_id, name=name, input=_NO_INPUT), changes)
-                    self.num_calls += 1
                 case _:
                     assert_never(event)
         return changes
@@ -131,7 +129,7 @@ def _fill(block: ContentBlock, text: str, signature: str) -> None:
 
 
 def _input(written: str) -> msgspec.Raw:
-    """The arguments as a JSON object. If the length limit cut them off, they are returned as text in an object."""
+    """The arguments as a JSON object. If they were cut off, they are returned as text in an object."""
     if not written:
         return _NO_INPUT
     try:
@@ -142,11 +140,11 @@ def _input(written: str) -> msgspec.Raw:
 
 
 def stop_reason(
-    finish_reason: str | None, stop: str | int | None, *, has_calls: bool, context_is_full: bool
+    finish_reason: str | None, stop: str | int | None, *, context_is_full: bool
 ) -> tuple[StopReason, str | None]:
     """(stop reason, stop sequence) for OpenAI's finish reason; `stop`: the stop string or token of the output."""
     if finish_reason == "length":
         return ("model_context_window_exceeded" if context_is_full else "max_tokens"), None
     if isinstance(stop, str):
         return "stop_sequence", stop
-    return ("tool_use" if has_calls else "end_turn"), None
+    return ("tool_use" if finish_reason == "tool_calls" else "end_turn"), None

@@ -86,10 +86,7 @@ class MessageWriter:
         if output.finish_reason is not None:
             changes += self._blocks.end()
             self._reason, self._stop_sequence = stop_reason(
-                output.finish_reason,
-                output.stop,
-                has_calls=self._blocks.num_calls > 0,
-                context_is_full=self._source.context_is_full,
+                output.finish_reason, output.stop, context_is_full=self._source.context_is_full
             )
         return changes
 

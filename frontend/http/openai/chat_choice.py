@@ -52,7 +52,7 @@ class ReasoningCount:
 
 
 class ChatChoice:
-    """`seed`: the answer's id, the source of call ids; `call_reason`: finish reason of an output with calls."""
+    """`seed`: the answer's id, the source of call ids; `call_reason`: finish reason of an output with calls, all complete."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ChatChoice:
             return [Content(piece.text)] if piece.text else [], reason
         is_last = piece.finish_reason is not None
         events = self._custom.push(self._parser.push(piece.text, is_last, piece.tag_ends), final=is_last)
-        if piece.finish_reason is FinishReason.STOP and self._parser.num_calls:
+        if piece.finish_reason is FinishReason.STOP and self._parser.num_calls and not self._parser.is_in_call:
             reason = self._call_reason
         if not self._shows_reasoning:
             events = [event for event in events if not isinstance(event, Reasoning)]

@@ -40,6 +40,11 @@ class Items:
         self._logprobs: list[OutputLogprob] = []  # of the text
         self._of_text = TextLogprobs()
 
+    @property
+    def ends_in_call(self) -> bool:
+        """Whether the last item is a call."""
+        return bool(self.items) and isinstance(self.items[-1], FunctionCallOutput | CustomCallOutput)
+
     def push(self, events: Sequence[Event], logprobs: Sequence[OutputLogprob]) -> list[Change]:
         """`logprobs`: of the tokens that were read before these events; they are sent with their text."""
         changes: list[Change] = []

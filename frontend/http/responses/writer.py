@@ -84,7 +84,8 @@ class ResponseWriter:
     def __init__(self, source: Source, asked: Asked, keep: Keep = _keep_nothing):
         self._source, self._asked, self._keep = source, asked, keep
         self._items = Items(namespaced_names(asked.tools), encodes_reasoning=asked.encodes_reasoning)
-        self._is_cut = False
+        self._is_cut = False  # by the length limit
+        self._status: ResponseStatus = "completed"
         self._num_events = 0
 
     async def answer(self, head: AnswerHead) -> Response:
@@ -140,11 +141,13 @@ class ResponseWriter:
         changes = self._items.push(output.events, output.logprobs)
         if output.finish_reason is not None:
             self._is_cut = output.finish_reason == "length"
-            changes += self._items.end("incomplete" if self._is_cut else "completed")
+            in_call = self._items.ends_in_call and output.finish_reason != "tool_calls"
+            self._status = "incomplete" if self._is_cut or in_call else "completed"
+            changes += self._items.end(self._status)
         return changes
 
     def _ended(self, head: AnswerHead) -> Response:
-        response = self._response(head, "incomplete" if self._is_cut else "completed", self._items.items)
+        response = self._response(head, self._status, self._items.items)
         response.incomplete_details = IncompleteDetails(reason="max_output_tokens") if self._is_cut else None
         response.usage = self._source.usage()
         return response

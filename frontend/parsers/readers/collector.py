@@ -17,6 +17,7 @@ class Collector:
     def __init__(self, tools: Tools):
         self.tools = tools
         self.num_calls = 0
+        self.is_in_call = False  # whether more of the last call's arguments is to come
         self._name = ""  # of the last call
         self._events: list[Event] = []
         self._content_space: list[str] = []  # white space after content; dropped if a call follows
@@ -72,6 +73,7 @@ class Collector:
         self._name = name
         self._events.append(CallStart(self.num_calls, name, call_id))
         self.num_calls += 1
+        self.is_in_call = True
         self._ending = "{}"
 
     def arguments(self, text: str) -> None:
@@ -99,8 +101,9 @@ class Collector:
         return str(declared[number]) if number < len(declared) else f"argument{number}"
 
     def end_call(self) -> None:
-        """The last call has ended."""
+        """The arguments of the last call have ended."""
         self.arguments(self._ending)
+        self.is_in_call = False
 
     @property
     def tool_schema(self) -> Any:

@@ -81,11 +81,15 @@ class JsonArgumentsReader:
             if at == len(text):
                 return at, None
             if text[at] != "{":
+                self._collector.end_call()
                 return at, self._state.next
             self._value = JsonValue()
         piece, at, ended = self._value.read(text, at)
         self._collector.arguments(piece)
-        return at, self._state.next if ended else None
+        if not ended:
+            return at, None
+        self._collector.end_call()
+        return at, self._state.next
 
 
 class JsonCallReader:
@@ -147,9 +151,10 @@ class JsonCallReader:
             self._key, self._due = _text_of(value) or "", ":"
             return
         self._due = ","
-        if self._streams or self._is_committed:
+        if self._streams:
             self._streams = False
-        else:
+            self._collector.end_call()
+        elif not self._is_committed:
             self._keep(value)
 
     def _keep(self, value: str) -> None:
@@ -166,6 +171,7 @@ class JsonCallReader:
         if self._name and self._arguments is not None and not self._failed:
             self._commit()
             self._collector.arguments(self._arguments)
+            self._collector.end_call()
 
     def _commit(self) -> None:
         self._is_committed = True

@@ -55,6 +55,7 @@ class MarkedArgumentsReader:
                 return at, None
             self._string, self._is_marked = None, False
             self._due = ":" if self._due == "key" else ","
+        self._collector.end_call()
         return at, self._state.next
 
     def _read_sign(self, text: str, at: int) -> int | None:
@@ -92,6 +93,7 @@ class MarkedArgumentsReader:
         is_due = self._due == "value" and self._open[-1] == "{"
         missing = ": null" if self._due == ":" else "null" if is_due else ""
         self._collector.arguments(missing + "".join(_CLOSES[each] for each in reversed(self._open)))
+        self._collector.end_call()
 
     def _read_bare(self, text: str, at: int) -> int | None:
         found = _BARE_END[self._due].search(text, at)

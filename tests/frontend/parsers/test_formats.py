@@ -92,6 +92,31 @@ def test_arguments_are_reported_piece_by_piece(name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_a_call_is_cut_off_until_its_arguments_are_an_object(name):
+    for seed in range(3):
+        calls = [("get_weather", {"city": "a } b", "days": 3}), ("search", {"flags": [1, "]"]})]
+        text, parser = WRITERS[name](calls, random.Random(seed)), OutputParser(form_of(name), TOOLS)
+        arguments = [""]
+        for char in text:
+            for event in parser.push(char):
+                match event:
+                    case CallStart():
+                        arguments.append("")
+                    case Arguments(text=piece):
+                        arguments[-1] += piece
+            assert parser.is_in_call == (len(arguments) > 1 and not is_json(arguments[-1]))
+        assert len(arguments) == 3
+
+
+def is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_no_tag_of_a_state_begins_another(name):
     for state in form_of(name).states.values():
         tags = [*getattr(state, "tags", ()), *getattr(state, "begins", ())]

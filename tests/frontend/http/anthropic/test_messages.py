@@ -73,6 +73,27 @@ def test_a_call_is_a_block_whose_input_is_an_object(folder):
     assert prompt(server) == "<user>hisum<assistant>"
 
 
+@pytest.mark.parametrize(
+    ("text", "fields", "reason"),
+    [
+        (CALL, {"stop_sequences": ['"b']}, ("stop_sequence", '"b')),
+        (CALL[:50], {}, ("end_turn", None)),
+        (CALL, {}, ("tool_use", None)),
+    ],
+)
+def test_only_a_finished_call_is_to_be_used(folder, text, fields, reason):
+    server = roomy(Server(folder, text))
+    fields = {"tools": [TOOL], "max_tokens": 200, **fields}
+    for answer in (message(server, **fields), collected_reason(server, **fields)):
+        assert (answer["stop_reason"], answer["stop_sequence"]) == reason
+
+
+def collected_reason(server: Server, **fields) -> dict:
+    """The end of a stream; the JSON of a call that was cut off cannot be collected."""
+    (end,) = [event["delta"] for event in stream(server, **fields) if event["type"] == "message_delta"]
+    return end
+
+
 def test_a_call_that_the_length_cuts_off_keeps_its_text(folder):
     server = roomy(Server(folder, CALL))
     answer = message(server, tools=[TOOL], max_tokens=50)

@@ -212,6 +212,28 @@ def test_tool_calls_are_streamed(folder):
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize(
+    ("text", "fields", "arguments", "reason"),
+    [
+        (CALL, {"stop": '"b'}, '{"a": 1,  ', "stop"),
+        (CALL, {"stop": "}}"}, '{"a": 1,  "b": "é"', "stop"),
+        (CALL, {"stop": "</tool"}, '{"a": 1,  "b": "é"}', "tool_calls"),
+        (CALL.partition(",  ")[0], {}, '{"a": 1', "stop"),
+    ],
+)
+def test_a_call_within_which_an_output_stops_is_not_finished(folder, text, fields, arguments, reason):
+    server = Server(folder, text)
+    server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=512)
+    whole = server.chat(tools=[TOOL], **fields)["choices"][0]
+    (call,) = whole["message"]["tool_calls"]
+    assert (call["function"]["arguments"], whole["finish_reason"]) == (arguments, reason)
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL], **fields}
+    choices = [chunk["choices"][0] for chunk in server.stream("/v1/chat/completions", body)]
+    calls = [call["function"] for choice in choices for call in choice["delta"].get("tool_calls", [])]
+    assert "".join(call.get("arguments", "") for call in calls) == arguments
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == [reason]
+
+
 def test_without_tools_a_call_is_text(folder):
     server = Server(folder, CALL)
     assert server.chat()["choices"][0]["message"]["content"] == CALL

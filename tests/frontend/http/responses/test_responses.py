@@ -96,6 +96,15 @@ def test_an_output_that_is_cut_off_is_incomplete(start):
     assert stream(start("abcdef", ends=False), max_output_tokens=3)[-1]["type"] == "response.incomplete"
 
 
+@pytest.mark.parametrize("fields", [{"stop": "2]"}, {}])
+def test_a_call_within_which_an_output_stops_is_incomplete(start, fields):
+    server = start(OUTPUT if fields else OUTPUT.partition("2]")[0])
+    for answer in (respond(server, tools=[TOOL], **fields), stream(server, tools=[TOOL], **fields)[-1]["response"]):
+        assert (answer["status"], answer["incomplete_details"]) == ("incomplete", None)
+        assert [item["status"] for item in answer["output"]] == ["completed", "completed", "incomplete"]
+        assert answer["output"][2]["arguments"] == '{"a": [2, '
+
+
 def test_parameters_are_those_of_a_chat(start):
     server = start('{"a": 1}')
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
