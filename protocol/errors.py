@@ -68,5 +68,9 @@ class RequestFailed(PagedServeError):
         self.param = param  # "": no parameter is the cause
 
 
+class RequestAborted(PagedServeError):
+    """The server's operator ended this request (HTTP 410); under the same Idempotency-Key it stays ended."""
+
+
 class ProtocolError(PagedServeError):
     """A peer has another protocol version, or violates the protocol; the link is closed."""

@@ -96,6 +96,7 @@ class RequestInProgress(msgspec.Struct):
     """A request in progress, for the operator."""
 
     id: str
+    answer_id: str  # of the answer that its client gets
     status: str  # "waiting" until its first token, then "running"
     key: str  # a name for the API key, which does not reveal it; "" without keys
     frontend: int
@@ -112,6 +113,9 @@ class InProgress(Protocol):
     """A submitted request."""
 
     def progress(self) -> RequestInProgress: ...
+
+    def abort(self) -> None:
+        """End it, as its operator wants; its client gets the output so far or an error."""
 
 
 class NamesModel(Protocol):

@@ -8,7 +8,7 @@ import msgspec
 
 from paged_serve.frontend.client.pooling import PoolingAnswer
 from paged_serve.frontend.client.streams.deltas import SequenceDelta, TokenLogprobs
-from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.errors import PagedServeError, RequestFailed
 from paged_serve.protocol.messages.engine_core import RequestTimes, Utility, Welcome
 from paged_serve.protocol.messages.loading.adapters import Adapter
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
@@ -47,6 +47,9 @@ class FakeRequest:
         if self.refusal is not None:
             raise self.refusal
         for index in range(self.params.n):
+            if index not in self._done and (None, FinishReason.ABORT) in self.aborted:
+                self._done.add(index)
+                return SequenceDelta(index, [], finish_reason=FinishReason.ABORT)
             if index not in self._done:
                 return self._delta((index + sum(self._positions.values())) % self.params.n)
         raise StopAsyncIteration
@@ -54,6 +57,8 @@ class FakeRequest:
     def take(self) -> SequenceDelta | None:
         """The reader must wait for every `burst`-th delta."""
         self._taken += 1
+        if (None, FinishReason.ABORT) in self.aborted:
+            return None
         if self._taken % self.burst and len(self._done) < self.params.n:
             return self._delta(sum(self._positions.values()) % self.params.n)
         return None
@@ -125,6 +130,8 @@ class FakePooling:
         await asyncio.sleep(self.pause_s)
         if self.refusals:
             raise self.refusals.pop(0)
+        if self.aborted:
+            raise RequestFailed("the request was aborted")
         self.answer.times = RequestTimes(0.0, 0.1, 0.0, 0)
         return vector(self.prompt_token_ids, self.params, self.size)
 

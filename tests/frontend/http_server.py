@@ -97,18 +97,21 @@ class Server:
 
     def operators(self, method: str, path: str) -> str:
         """The answer of an operator's route."""
+        return asyncio.run(self.operators_answer(method, path)).decode()
 
-        async def answer() -> bytes:
-            sent: list[dict] = []
-            scope = {"type": "http", "method": method, "path": path, "headers": []}
+    async def operators_answer(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Raises the error of a refusal."""
+        sent: list[dict] = []
 
-            async def send(event: dict) -> None:
-                sent.append(event)
+        async def receive() -> dict:
+            return {"type": "http.request", "body": body}
 
-            await self.admin.handle(Exchange(scope, None, send))
-            return sent[-1]["body"]
+        async def send(event: dict) -> None:
+            sent.append(event)
 
-        return asyncio.run(answer()).decode()
+        scope = {"type": "http", "method": method, "path": path, "headers": []}
+        await self.admin.handle(Exchange(scope, receive, send))
+        return sent[-1]["body"]
 
     def complete(self, **fields: object) -> dict:
         return self.good("/v1/completions", {"prompt": "abc", "max_tokens": 60} | fields)

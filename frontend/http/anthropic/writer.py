@@ -7,6 +7,8 @@ from typing import Protocol, assert_never
 import msgspec
 from msgspec import UNSET
 
+from paged_serve.protocol.errors import RequestAborted
+
 from ...parsers.events import Event
 from ..exchange.sse import AnswerHead
 from .answers import MessageAnswer, MessageUsage, StopReason
@@ -82,6 +84,8 @@ class MessageWriter:
         yield [_frame(b"message_delta", shared), _STOPPED]
 
     def _changes(self, output: Output) -> list[Change]:
+        if output.finish_reason == "abort":
+            raise RequestAborted  # no stop reason means it
         changes = self._blocks.push(output.events)
         if output.finish_reason is not None:
             changes += self._blocks.end()

@@ -9,6 +9,7 @@ from paged_serve.protocol.errors import (
     EngineDead,
     InvalidRequest,
     Overloaded,
+    RequestAborted,
     RequestExpired,
     RequestFailed,
 )
@@ -86,6 +87,8 @@ def http_error(error: Exception, request_id: str) -> HttpError:
             return HttpError(503 if draining else 429, message, headers=retry_after(seconds))
         case RequestExpired(message=message, param=param):
             return HttpError(504, message, param, headers=DO_NOT_RETRY)
+        case RequestAborted():
+            return HttpError(410, "The server's operator has ended this request.")
         case RequestFailed(param=param) if param:
             return HttpError(400, str(error), param)
         case RequestFailed():

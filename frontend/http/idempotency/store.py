@@ -47,8 +47,8 @@ class AnswerStore:
                 "This Idempotency-Key belongs to another recent request. Use a new key for each request.",
                 "Idempotency-Key",
             )
-        if answer.error is not None:
-            return None  # it failed; compute it again
+        if answer.has_failed:
+            return None  # compute it again
         if after is None:
             return answer if answer.first == 0 else None
         return answer if answer.answer_id == after.answer_id and answer.first <= after.number else None
@@ -115,7 +115,7 @@ class AnswerStore:
         self._stop_waiting(answer)
 
     def reader_left(self, answer: StoredAnswer) -> None:
-        if self._grace_s and answer.error is None:
+        if self._grace_s and not answer.has_failed:
             self._unread[answer] = asyncio.get_running_loop().call_later(self._grace_s, self.remove, answer)
         else:
             self.remove(answer)

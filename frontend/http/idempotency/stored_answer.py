@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from typing import Protocol
 
-from paged_serve.protocol.errors import PagedServeError
+from paged_serve.protocol.errors import PagedServeError, RequestAborted
 
 from ..exchange.errors import HttpError
 from .keys import KeyedRequest
@@ -49,6 +49,11 @@ class StoredAnswer:
         self._grown = asyncio.Event()
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error after which it may be computed again."""
+        return self.error is not None and not isinstance(self.error, RequestAborted)
 
     @property
     def has_reader(self) -> bool:

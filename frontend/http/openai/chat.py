@@ -113,7 +113,7 @@ class ChatWriter:
     def __init__(self, service: Service, body: ChatFields, prompts: list[Prompt], generation: Generation):
         self._service = service
         self._calls_functions = bool(body.functions)
-        self._call_reason = "function_call" if self._calls_functions else "tool_calls"  # of an output with complete calls
+        self._call_reason = "function_call" if self._calls_functions else "tool_calls"  # of complete calls
         if tool_choice_of(body).is_named or names_function(body):
             self._call_reason = "stop"
         self._body = without_prompt(body)

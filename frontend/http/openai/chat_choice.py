@@ -52,7 +52,7 @@ class ReasoningCount:
 
 
 class ChatChoice:
-    """`seed`: the answer's id, the source of call ids; `call_reason`: finish reason of an output with calls, all complete."""
+    """`seed`: the answer's id, the source of call ids; `call_reason`: finish reason of an output of complete calls."""
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class Writer(Protocol):
 class Work(Protocol):
     """The engine's work for one request: a Generation or vectors."""
 
+    answer_id: str  # the operator may know the request by it
+
     async def submit(self) -> None: ...
     def close(self) -> None: ...
 

@@ -69,6 +69,8 @@ class Generation:
         self._prompts = prompts
         self._terms = terms
         self._request_id = request_id
+        self.answer_id = ""
+        self._is_aborted = False  # by the operator
         self._n = prompts[0].params.n
         stops = StopAutomaton(prompts[0].params.stop)  # shared by all prompts
         self._choices = [
@@ -103,6 +105,8 @@ class Generation:
                 await asyncio.sleep(0)
             self._service.metrics.submitted(len(prompt.token_ids), self._n, prompt.params.max_tokens)
             self._requests.append(self._submitted(prompt.token_ids, prompt.params, self._time_left()))
+            if self._is_aborted:
+                self._requests[-1].abort()
 
     def _submitted(self, token_ids: Sequence[int], params: SamplingParams, timeout_s: float) -> AsyncRequest:
         terms = self._terms
@@ -180,6 +184,7 @@ class Generation:
         num_tokens = self._num_output_tokens()
         return RequestInProgress(
             id=self._request_id,
+            answer_id=self.answer_id,
             status="running" if num_tokens else "waiting",
             key=self._terms.tenant,
             frontend=self._service.index,
@@ -193,6 +198,12 @@ class Generation:
 
     def _num_output_tokens(self) -> int:
         return sum(choice.num_tokens for choice in self._choices)
+
+    def abort(self) -> None:
+        """End the request, as its operator wants: the last piece of each choice has the reason `abort`."""
+        self._is_aborted = True
+        for request in self._requests:
+            request.abort()
 
     def close(self) -> None:
         """Abort the sequences that are still running, if any."""

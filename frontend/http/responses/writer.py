@@ -109,7 +109,8 @@ class ResponseWriter:
             events = []
         ended = self._ended(head)
         await self._keep(ended)
-        yield [self._last_event(ended)]
+        if ended.status != "cancelled":
+            yield [self._last_event(ended)]
 
     def given_up(self, head: AnswerHead, error: ResponseError | None) -> tuple[Response, list[bytes]]:
         """The incomplete response of an aborted answer, and its last events. `error` None: it was cancelled."""
@@ -142,8 +143,11 @@ class ResponseWriter:
         if output.finish_reason is not None:
             self._is_cut = output.finish_reason == "length"
             in_call = self._items.ends_in_call and output.finish_reason != "tool_calls"
-            self._status = "incomplete" if self._is_cut or in_call else "completed"
-            changes += self._items.end(self._status)
+            is_whole = not self._is_cut and not in_call and output.finish_reason != "abort"
+            changes += self._items.end("completed" if is_whole else "incomplete")
+            self._status = "completed" if is_whole else "incomplete"
+            if output.finish_reason == "abort" and self._asked.background:
+                self._status = "cancelled"
         return changes
 
     def _ended(self, head: AnswerHead) -> Response:

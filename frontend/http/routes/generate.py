@@ -52,15 +52,11 @@ async def _answer(service: Service, exchange: Exchange, endpoint: Endpoint, raw:
     prompts = await endpoint.prompts(service, body, raw, created)
     del raw
     work = endpoint.begin(service, exchange, body, prompts, exchange.lease)
+    work.answer_id = endpoint.answer_id or f"{endpoint.prefix}{body.request_id or exchange.request_id}"
     try:
         await work.submit()
         writer = endpoint.writer(service, body, prompts, work)
-        head = AnswerHead(
-            endpoint.answer_id or f"{endpoint.prefix}{body.request_id or exchange.request_id}",
-            model,
-            [*warnings, *prompts[0].warnings],
-            created,
-        )
+        head = AnswerHead(work.answer_id, model, [*warnings, *prompts[0].warnings], created)
         streams = bool(body.stream)
         del body
         if not streams:

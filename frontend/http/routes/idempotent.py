@@ -59,6 +59,7 @@ async def _found_or_begun(
         head.warnings.extend(prompts[0].warnings)
         lease = admitted.enter_context(service.buffers.lease(exchange.tenant.name))
         work = endpoint.begin(service, exchange, body, prompts, lease, in_turn=True)
+        work.answer_id = head.answer_id
         streams = bool(body.stream)
         events = _events(work, endpoint.writer(service, body, prompts, work), head, streams=streams)
         first = 0 if after is None else after.number

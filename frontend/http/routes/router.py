@@ -12,7 +12,7 @@ from ..exchange.auth import Tenant
 from ..exchange.errors import DO_NOT_RETRY, HttpError
 from ..exchange.exchange import Exchange
 from ..service import Service
-from .admin import ADMIN_ROUTES
+from .operator.routes import ADMIN_ROUTES
 from .route_spec import RouteSpec
 from .stored.resume import resume_responses
 from .table import public_routes

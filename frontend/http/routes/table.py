@@ -21,12 +21,12 @@ from ..responses.answers import DeletedResponse, InputItemList, InputTokens, Res
 from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .adapters.routes import ADAPTER_ROUTES
-from .admin import METRICS
 from .chat_batch import CHAT_BATCH
 from .generate import create_answer, invoke
 from .idempotent import delete_stream, get_stream, head_stream
 from .messages import MESSAGES, count_tokens, model_info, model_page
 from .openapi import document
+from .operator.routes import METRICS
 from .pooling.routes import POOLING_ROUTES
 from .route_spec import Handler, Kinds, RouteSpec, Tasks
 from .stored.create import create_response

@@ -24,7 +24,6 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/start_profile", "/stop_profile"), _PROFILE),
     **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _NO_SLEEP),
     **dict.fromkeys(("/pause", "/resume", "/is_paused"), _NO_PAUSE),
-    "/abort_requests": "a request ends when its client closes the connection; see also DELETE /v1/streams/{id}",
     **dict.fromkeys(("/scale_elastic_ep", "/is_scaling_elastic_ep", "/get_world_size"), _NO_SCALING),
     **dict.fromkeys(("/v1/completions/render", "/v1/chat/completions/render"), _RENDER),
     **dict.fromkeys(("/v1/messages/render", "/v1/responses/render"), _RENDER),
@@ -44,6 +43,7 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),
     "/kv_event_sources": "--kv-events-endpoint names the address at which cache events are published",
     **dict.fromkeys(("/v1/requests", "/server_info", "/stats", "/state", "/check", "/reset_prefix_cache"), _OPERATOR),
+    "/abort_requests": f"{_OPERATOR}; a request also ends when its client closes the connection",
     "/collective_rpc": "requests cannot run code",
     "/v1/responses/compact": (
         "there are no encrypted summaries; ask for a summary with /v1/responses, and continue from its text"

@@ -85,6 +85,36 @@ def test_the_operator_sees_the_requests_of_all_frontends(server, admin):
     wait_until_idle(admin)
 
 
+def test_the_operator_ends_a_request_of_any_frontend(server, admin):
+    wait_until_idle(admin)
+    body = json.dumps({"prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True})
+    with contextlib.ExitStack() as streams:
+        answers = []
+        for number in range(8):
+            connection = streams.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)))
+            connection.request("POST", "/v1/completions", body, {"X-Request-Id": f"mine-{number}"})
+            answers.append(connection.getresponse())
+            assert answers[-1].readline().startswith(b"data: ")
+        found = json.loads(ask(f"{admin}/v1/requests")[1])["data"]
+        assert {each["frontend"] for each in found} == {0, 1}
+        for each in found[1:]:
+            status, text = ask(f"{admin}/v1/requests/{each['answer_id']}", "DELETE")
+            assert (status, json.loads(text)["data"][0]["id"]) == (200, each["id"])
+        rest = {each["id"]: answers[int(each["id"].removeprefix("mine-"))] for each in found}
+        for each in found[1:]:
+            *_, last, done, _ = rest[each["id"]].read().decode().split("\n\n")
+            assert (json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"], done) == (
+                *("abort", "data: [DONE]"),
+            )
+        assert [each["id"] for each in json.loads(ask(f"{admin}/v1/requests")[1])["data"]] == [found[0]["id"]]
+        deadline = time.monotonic() + 60
+        while json.loads(ask(f"{admin}/stats")[1])["num_running"] > 1:
+            assert time.monotonic() < deadline, "aborted sequences still run"
+        assert ask(f"{admin}/v1/requests/{found[1]['id']}", "DELETE")[0] == 404
+        assert ask(f"{admin}/check", "POST") == (200, "{}")
+    wait_until_idle(admin)
+
+
 def test_no_web_page_reaches_it(admin):
     assert ask(f"{admin}/stats", Host="evil.example")[0] == 403
     assert ask(f"{admin}/reset_prefix_cache", "POST", Origin="http://evil.example")[0] == 403

@@ -9,7 +9,7 @@ import pytest
 
 from paged_serve.frontend.http.exchange.auth import Guard
 from paged_serve.frontend.http.page.page_files import FILES_BY_PATH
-from paged_serve.frontend.http.routes.admin import ADMIN_ROUTES
+from paged_serve.frontend.http.routes.operator.routes import ADMIN_ROUTES
 from paged_serve.frontend.http.routes.table import public_routes
 from paged_serve.frontend.http.server.app import Application
 from paged_serve.protocol.messages.config import ServerConfig

@@ -57,6 +57,9 @@ OPERATORS = {
     ("POST", "/reset_encoder_cache"),
     ("GET", "/v1/requests"),
     ("GET", "/v1/requests/own"),
+    ("DELETE", "/v1/requests/{id}"),
+    ("POST", "/abort_requests"),
+    ("POST", "/abort_requests/own"),
     ("GET", "/server_info"),
 }
 ELSEWHERE = (

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from paged_serve.protocol.errors import Overloaded, PagedServeError, RequestExpired, RequestFailed
+from paged_serve.protocol.errors import Overloaded, PagedServeError, RequestAborted, RequestExpired, RequestFailed
 from paged_serve.protocol.messages.pooling_params import Pooled, PoolingParams
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
@@ -62,7 +62,8 @@ class PoolingWork:
         self._request_id, self._arrival = request_id, arrival
         self._under_way: deque[AsyncPoolingRequest] = deque()
         self._num_submitted = self._num_done = 0
-        self._failed = False
+        self.answer_id = ""
+        self._failed = self._is_aborted = False
         lease.resize(
             REQUEST_BYTES
             + kept_bytes
@@ -92,6 +93,8 @@ class PoolingWork:
                     self._submit_next()
                 yield pooled
         except PagedServeError as error:
+            if self._is_aborted:
+                raise RequestAborted from error
             self._failed = True
             if isinstance(error, RequestFailed):
                 self._service.metrics.ended(FinishReason.ERROR)
@@ -106,6 +109,7 @@ class PoolingWork:
     def progress(self) -> RequestInProgress:
         return RequestInProgress(
             id=self._request_id,
+            answer_id=self.answer_id,
             status="running" if self._num_done else "waiting",
             key=self._terms.tenant,
             frontend=self._service.index,
@@ -116,6 +120,12 @@ class PoolingWork:
             num_choices=len(self._prompts),
             num_unfinished=len(self._prompts) - self._num_done,
         )
+
+    def abort(self) -> None:
+        """End the request, as its operator wants: `vectors` raises RequestAborted."""
+        self._is_aborted = True
+        for request in self._under_way:
+            request.abort()
 
     def close(self) -> None:
         """Abort what is still running, if anything."""
@@ -149,6 +159,8 @@ class PoolingWork:
         """The vector of the prompt that was submitted first. If the engine is full, it is submitted again once the
         engine has computed others of this request."""
         while True:
+            if self._is_aborted:
+                raise RequestAborted
             request = self._under_way[0]
             try:
                 pooled = await request

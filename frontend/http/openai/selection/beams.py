@@ -6,7 +6,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded, PagedServeError, RequestFailed
+from paged_serve.protocol.errors import (
+    EngineDead,
+    InvalidRequest,
+    Overloaded,
+    PagedServeError,
+    RequestAborted,
+    RequestFailed,
+)
 from paged_serve.protocol.messages.sampling_params import FinishReason
 
 from ....client.async_request import AsyncRequest
@@ -87,6 +94,8 @@ class BeamGeneration(Generation):
                     break
                 await self._grow(running, is_first=not step)
         except PagedServeError as error:
+            if self._is_aborted:
+                raise RequestAborted from error
             self._failed = True
             if isinstance(error, RequestFailed):
                 self._service.metrics.ended(FinishReason.ERROR)
@@ -107,6 +116,8 @@ class BeamGeneration(Generation):
 
     async def _grow(self, numbers: Sequence[int], *, is_first: bool) -> None:
         """One step of the searches with these numbers."""
+        if self._is_aborted:
+            raise RequestAborted
         asked = [(number, beam.tokens) for number in numbers for beam in self._searches[number].beams]
         timeout_s = self._time_left() if is_first else 0.0  # a time limit is for the first token
         self._requests = [self._submitted(tokens, self._steps[number], timeout_s) for number, tokens in asked]

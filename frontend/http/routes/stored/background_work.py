@@ -130,6 +130,7 @@ class BackgroundWork:
         except BaseException:
             self._leased.close()
             raise
+        generation.answer_id = self._head.answer_id
         source = ChatSource(self._service, self._body, self._prompts[0], generation)
         self._writer = ResponseWriter(source, self._body.asked, self._keep)
         return generation, self._writer

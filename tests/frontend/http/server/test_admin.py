@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from paged_serve.frontend.http.routes.admin import _get_from, merged
+from paged_serve.frontend.http.routes.operator.routes import merged
+from paged_serve.frontend.http.routes.operator.siblings import answer_of
 from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
 from ...http_server import Server, make_model_folder
@@ -38,7 +39,7 @@ def test_of_a_frontend_that_ends_within_its_answer_no_part_is_shown(run_dir, mis
 
     async def ask():
         async with await asyncio.start_unix_server(end, f"{run_dir}/{ADMIN_SOCKET.format(1)}"):
-            return await _get_from(run_dir, 1, "/metrics/own")
+            return await answer_of(run_dir, 1, "GET", "/metrics/own")
 
     assert asyncio.run(ask()) == found
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from paged_serve.frontend.http.exchange.metrics import Metrics
-from paged_serve.frontend.http.routes import admin
+from paged_serve.frontend.http.routes.operator import routes
 from paged_serve.protocol.messages.sampling_params import FinishReason
 from paged_serve.protocol.messages.stats import KVTierStats
 
@@ -68,7 +68,7 @@ def test_metrics_of_a_tier_appear_with_the_tier_and_have_no_vllm_name():
 def test_an_engine_that_does_not_answer_has_no_figures(folder, monkeypatch, state):
     """Its last report would hide from an alert that it is away, and its counters may be lower than at the last scrape,
     which Prometheus takes for a restart."""
-    monkeypatch.setattr(admin, "ENGINE_WITHIN_S", 0.01)
+    monkeypatch.setattr(routes, "ENGINE_WITHIN_S", 0.01)
     server = Server(folder)
     server.complete()
     for name, value in state.items():

@@ -12,23 +12,22 @@ from paged_serve import __version__
 from paged_serve.protocol.errors import PagedServeError
 from paged_serve.protocol.messages.engine_core import Utility
 from paged_serve.protocol.messages.stats import AdapterStats, KVTierStats, SchedulerStats
-from paged_serve.protocol.transport.run_dir import ADMIN_SOCKET
 
-from ..exchange.exchange import JSON, Exchange
-from ..service import RequestInProgress, Service
-from .route_spec import RouteSpec
+from ...exchange.exchange import JSON, Exchange
+from ...service import Service
+from ..route_spec import RouteSpec
+from .requests import REQUEST_ROUTES
+from .siblings import answers_of_others
 
-SIBLING_WITHIN_S = 1.0
 ENGINE_WITHIN_S = 0.5
 OWN_METRICS = "/metrics/own"
-OWN_REQUESTS = "/v1/requests/own"
 _TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 
 async def metrics(service: Service, exchange: Exchange) -> None:
     """The metrics of all frontends, whichever of them receives the request."""
-    stats, metrics_of_others = await asyncio.gather(_engine_stats(service), _get_from_others(service, OWN_METRICS))
-    await exchange.send(200, merged([service.metrics.exposition(stats), *metrics_of_others]), _TEXT)
+    stats, others = await asyncio.gather(_engine_stats(service), answers_of_others(service, "GET", OWN_METRICS))
+    await exchange.send(200, merged([service.metrics.exposition(stats), *others]), _TEXT)
 
 
 async def own_metrics(service: Service, exchange: Exchange) -> None:
@@ -49,23 +48,6 @@ async def _engine_stats(service: Service) -> SchedulerStats | None:
     return None
 
 
-async def requests(service: Service, exchange: Exchange) -> None:
-    """The requests in progress of all frontends, the oldest first."""
-    found = _own_requests(service)
-    for text in await _get_from_others(service, OWN_REQUESTS):
-        found += msgspec.json.decode(text or b"[]", type=list[RequestInProgress])
-    found.sort(key=lambda request: -request.age_s)
-    await exchange.send_json({"object": "list", "data": found})
-
-
-async def own_requests(service: Service, exchange: Exchange) -> None:
-    await exchange.send_json(_own_requests(service))
-
-
-def _own_requests(service: Service) -> list[RequestInProgress]:
-    return [request.progress() for request in service.in_progress]
-
-
 async def server_info(service: Service, exchange: Exchange) -> None:
     """The configuration, with the number of API keys in place of the keys."""
     config = msgspec.to_builtins(service.config)
@@ -76,27 +58,6 @@ async def server_info(service: Service, exchange: Exchange) -> None:
 async def nothing_to_reset(service: Service, exchange: Exchange) -> None:
     """Programs that drop all caches between two runs call these routes; the server has no such caches."""
     await exchange.send_json({})
-
-
-async def _get_from_others(service: Service, path: str) -> list[bytes]:
-    """The answers of the other frontends at `path`."""
-    others = [other for other in range(service.config.server.num_frontends) if other != service.index]
-    return await asyncio.gather(*(_get_from(service.run_dir, other, path) for other in others))
-
-
-async def _get_from(run_dir: str, index: int, path: str) -> bytes:
-    """The answer of one frontend; empty while it is being replaced, also if it ended within its answer."""
-    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-        async with asyncio.timeout(SIBLING_WITHIN_S):
-            reader, writer = await asyncio.open_unix_connection(f"{run_dir}/{ADMIN_SOCKET.format(index)}")
-            try:
-                writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
-                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-            finally:
-                writer.transport.abort()
-        is_whole = f"\r\ncontent-length: {len(body)}\r\n" in f"{head.decode('latin-1').lower()}\r\n"
-        return body if head.startswith(b"HTTP/1.1 200 ") and is_whole else b""
-    return b""
 
 
 def merged(expositions: Iterable[bytes]) -> bytes:
@@ -126,8 +87,7 @@ ADMIN_ROUTES = (
     METRICS,
     RouteSpec("GET", OWN_METRICS, own_metrics, "The metrics of this frontend only"),
     _of_engine("GET", "/stats", Utility.STATS, "The engine's current statistics"),
-    RouteSpec("GET", "/v1/requests", requests, "The requests in progress"),
-    RouteSpec("GET", OWN_REQUESTS, own_requests, "The requests in progress of this frontend only"),
+    *REQUEST_ROUTES,
     RouteSpec("GET", "/server_info", server_info, "Version and configuration, without keys"),
     _of_engine("GET", "/state", Utility.DUMP_STATE, "The engine's state: sequences, blocks, steps in flight"),
     _of_engine(
