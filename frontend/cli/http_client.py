@@ -125,6 +125,11 @@ class HttpClient:
         except PagedServeError:
             return False
 
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        """The body of an answer. Raises InvalidRequest if it is a refusal, EngineDead if there is none."""
+        with self._response(method, path, body) as response:
+            return response.read()
+
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The events of a streamed answer, over as many connections as needed; closing the iterator aborts it."""
         progress = _Progress()

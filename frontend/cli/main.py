@@ -30,6 +30,7 @@ COMMANDS = {  # name: (module, line in the help)
         f"{_CLI}.doctor",
         "Show what happened when a server lost a process, from the server's report.",
     ),
+    "requests": (f"{_CLI}.requests", "List the requests that running servers are answering, or end some of them."),
     "completion": (f"{_CLI}.completion", "Print the shell's completion script."),
 }
 

@@ -9,6 +9,10 @@ import urllib.error
 import urllib.request
 
 import pytest
+from click.testing import CliRunner
+
+from paged_serve.frontend.cli.main import cli
+from paged_serve.protocol.errors import InvalidRequest
 
 from ..serving import Server
 
@@ -113,6 +117,23 @@ def test_the_operator_ends_a_request_of_any_frontend(server, admin):
         assert ask(f"{admin}/v1/requests/{found[1]['id']}", "DELETE")[0] == 404
         assert ask(f"{admin}/check", "POST") == (200, "{}")
     wait_until_idle(admin)
+
+
+def test_the_command_line_lists_and_ends_requests(server, admin):
+    wait_until_idle(admin)
+    body = json.dumps({"prompt": "Once", "max_tokens": 2000, "ignore_eos": True})
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.request("POST", "/v1/completions", body, {"X-Request-Id": "to-be-ended"})
+        while not json.loads(ask(f"{admin}/v1/requests")[1])["data"]:
+            pass
+        listed = CliRunner().invoke(cli, ["requests"])
+        assert re.search(r"^to-be-ended +cmpl-to-be-ended +(waiting|running) ", listed.output, re.M)
+        ended = CliRunner().invoke(cli, ["requests", "--abort", "to-be-ended"])
+        assert (ended.exit_code, "to-be-ended" in ended.output) == (0, True)
+        answer = json.load(connection.getresponse())
+        assert answer["choices"][0]["finish_reason"] == "abort"
+    refused = CliRunner().invoke(cli, ["requests", "--abort", "to-be-ended"])
+    assert isinstance(refused.exception, InvalidRequest)
 
 
 def test_no_web_page_reaches_it(admin):
