@@ -1,11 +1,12 @@
 """Counters of one epoch, and the snapshot that clients receive."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from paged_serve.protocol.messages.stats import MAX_ADAPTER_STATS, SchedulerStats, TenantStats
+from paged_serve.protocol.messages.stats import MAX_ADAPTER_STATS, STEP_TOKENS, SchedulerStats, TenantStats
 
 from ..requests.request import Sequence
 from ..scheduling.scheduled_step import ScheduledStep
@@ -27,6 +28,8 @@ class StepCounters:
     accepted_tokens: int = 0
     num_drafts: int = 0  # verifications with drafts
     runs: list[int] = field(default_factory=list)  # verifications with drafts, by how many were accepted
+    step_tokens: int = 0
+    steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKENS) + 1))
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     _waits: Waits = (0.0, ())
@@ -47,6 +50,8 @@ class StepCounters:
             if verification.num_drafted:
                 self._count_run(verification.num_sampled - 1)
         self.last_step_s, self.last_step_tokens = step_s, plan.num_tokens
+        self.step_tokens += self.last_step_tokens
+        self.steps_by_tokens[bisect_left(STEP_TOKENS, self.last_step_tokens)] += 1
 
     def _count_run(self, num_accepted: int) -> None:
         self.num_drafts += 1
@@ -83,4 +88,6 @@ class StepCounters:
             num_drafts=self.num_drafts,
             accepted_per_position=self.accepted_per_position(),
             kv_tier=None if kv_cache.tiers is None else kv_cache.tiers.stats(),
+            step_tokens=self.step_tokens,
+            steps_by_tokens=tuple(self.steps_by_tokens),
         )

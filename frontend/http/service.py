@@ -175,6 +175,7 @@ class Service:
         text.tokenizer.check_tasks(engine.limits.tasks)
         config = text.config
         buffers = buffers or BufferBudget(config.server.max_buffered_bytes)
+        block_size = engine.limits.block_size
         names = config.model.served_model_names or (Path(config.model.model).name,)
         encoder = PromptEncoder(text.tokenizer, config.server.allow_special_tokens)
         return cls(
@@ -189,7 +190,7 @@ class Service:
             formats=text.formats,
             grammars=GrammarCompiler(added_tokens(text.tokenizer)),
             admission=admission,
-            metrics=Metrics(names[0], config.server.metrics_compat, index, config.lora.max_loras),
+            metrics=Metrics(names[0], config.server.metrics_compat, index, config.lora.max_loras, block_size),
             answers=AnswerStore(config.server, buffers),
             buffers=buffers,
             stored=StoredResponses.of(config.server, index),

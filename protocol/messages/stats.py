@@ -8,6 +8,7 @@ from .message import Count, Record, Seconds, ShortText, Step
 
 MAX_TENANT_STATS = 32
 MAX_ADAPTER_STATS = 64
+STEP_TOKENS = (1, *(2**power for power in range(3, 15)))  # bounds of the counts of steps by their tokens
 
 
 class TenantStats(Record, frozen=True):
@@ -66,3 +67,6 @@ class SchedulerStats(Record, frozen=True):
     num_drafts: Step = 0  # verifications with drafts
     accepted_per_position: Annotated[tuple[Step, ...], Meta(max_length=64)] = ()  # by place among a row's drafts
     kv_tier: KVTierStats | None = None  # None: there is no tier
+    step_tokens: Step = 0  # of all steps
+    # Steps of at most STEP_TOKENS[0] tokens, of more but at most STEP_TOKENS[1], and so on; the last: of more than all.
+    steps_by_tokens: Annotated[tuple[Step, ...], Meta(max_length=len(STEP_TOKENS) + 1)] = ()

@@ -111,7 +111,7 @@ class Server:
 
         scope = {"type": "http", "method": method, "path": path, "headers": []}
         await self.admin.handle(Exchange(scope, receive, send))
-        return sent[-1]["body"]
+        return b"".join(event.get("body", b"") for event in sent)
 
     def complete(self, **fields: object) -> dict:
         return self.good("/v1/completions", {"prompt": "abc", "max_tokens": 60} | fields)

@@ -1,16 +1,19 @@
 """Prometheus metrics: the usual names and buckets under the prefix `paged`; `compat` repeats them under another."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR
 from paged_serve.protocol.messages.engine_core import RequestTimes
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.stats import KVTierStats, SchedulerStats
+from paged_serve.protocol.messages.stats import STEP_TOKENS, KVTierStats, SchedulerStats
 
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _FIRST_TOKEN = (
@@ -23,11 +26,10 @@ _SMALL_COUNTS = (1, 2, 5, 10, 20)
 _LABELS = ("model_name", "engine")  # of series that every frontend reports alike
 _OWN_LABELS = (*_LABELS, "frontend")  # of series counted by one frontend: sum them
 
-_OURS_ALONE = (
-    b"paged:iteration_seconds",
-    b"paged:iteration_tokens",
-    b"paged:kv_tier_",
-)  # other servers have no name for these
+# Other servers have no name for these, or mean something else by it.
+_OURS_ALONE = re.compile(
+    rb"^(# (HELP|TYPE) )?paged:(iteration_seconds|iteration_tokens|prompt_tokens_total|kv_tier_\w+)[ {]"
+)
 
 _REFUSALS = {400: "invalid", 429: "overloaded", 503: "unavailable", 504: "expired"}  # by status
 
@@ -45,6 +47,8 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_generation_tokens": ("Output length", _TOKENS),
     "request_params_n": ("Sequences requested", _SMALL_COUNTS),
     "request_params_max_tokens": ("Output limit requested", _TOKENS),
+    "request_prefill_kv_computed_tokens": ("Prompt length without what the prefix cache had", (0, *_TOKENS)),
+    "request_max_num_generation_tokens": ("The longest output of one prompt", _TOKENS),
     "request_num_preemptions": ("Preemptions of a finished sequence", (0, *_SMALL_COUNTS)),
 }
 
@@ -52,13 +56,13 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
 class Metrics:
     """All metrics of one frontend."""
 
-    def __init__(self, model_name: str, compat: str = "", index: int = 0, max_loras: int = 0):
+    def __init__(self, model_name: str, compat: str = "", index: int = 0, max_loras: int = 0, block_size: int = 0):
         self._compat = compat
         labels = (model_name, "0")
         self._labels = (*labels, str(index))
         self._registry = CollectorRegistry()
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._engine_stats = _EngineStats(list(labels), max_loras)
+        self._engine_stats = _EngineStats(list(labels), max_loras, block_size, compat)
         self._registry.register(self._engine_stats)
         self._observe: dict[str, Callable[[float], None]] = {}
         for name, (text, buckets) in _HISTOGRAMS.items():
@@ -67,6 +71,12 @@ class Metrics:
         self._success = self._counter(
             "request_success", "Ended sequences", "finished_reason", [reason.api_name for reason in FinishReason]
         )
+        self._corrupted = Counter(
+            "paged:corrupted_requests",
+            "Sequences whose output was not finite",
+            _OWN_LABELS,
+            registry=self._registry,
+        ).labels(*self._labels)
         self._rejections = self._counter("admission_rejections", "Refused requests", "reason", _REFUSALS.values())
 
     def _counter(self, name: str, text: str, label: str, values: Iterable[str]) -> Counter:
@@ -83,7 +93,7 @@ class Metrics:
         if not self._compat:
             return text
         lines = text.splitlines(keepends=True)
-        shared = b"".join(line for line in lines if not any(name in line for name in _OURS_ALONE))
+        shared = b"".join(line for line in lines if not _OURS_ALONE.match(line))
         return text + shared.replace(b"paged:", self._compat.encode() + b":")
 
     def submitted(self, prompt_tokens: int, n: int, max_tokens: int | None) -> None:
@@ -107,6 +117,17 @@ class Metrics:
         if count:
             self._success.labels(*self._labels, reason.api_name).inc(count)
 
+    def failed(self, error: str) -> None:
+        """Count a sequence that the engine gave up for this reason."""
+        self.ended(FinishReason.ERROR)
+        if error in (NO_TOKEN, NO_VECTOR):
+            self._corrupted.inc()
+
+    def prompt_finished(self, computed_tokens: int, longest_output: int) -> None:
+        """Record a prompt whose sequences have all finished; `computed_tokens`: of it, without cached ones."""
+        self._observe["request_prefill_kv_computed_tokens"](computed_tokens)
+        self._observe["request_max_num_generation_tokens"](longest_output)
+
     def finished(
         self, reason: FinishReason, tokens: int, total_s: float, first_token_s: float, times: RequestTimes | None
     ) -> None:
@@ -127,8 +148,9 @@ class Metrics:
 class _EngineStats(Collector):
     """Exports the engine's own figures, `stats`."""
 
-    def __init__(self, labels: list[str], max_loras: int):
+    def __init__(self, labels: list[str], max_loras: int, block_size: int, compat: str):
         self.stats: SchedulerStats | None = None
+        self._block_size, self._compat = block_size, compat
         self._max_loras = max_loras
         self._labels = labels
 
@@ -149,6 +171,7 @@ class _EngineStats(Collector):
         }
         counters = {
             "prompt_tokens": ("Prompt tokens computed", stats.prompt_tokens),
+            "prompt_tokens_cached": ("Prompt tokens found in the prefix cache", stats.prefix_cache_hits),
             "generation_tokens": ("Tokens generated", stats.generation_tokens),
             "prefix_cache_queries": ("Prompt tokens looked up", stats.prefix_cache_queries),
             "prefix_cache_hits": ("Prompt tokens found", stats.prefix_cache_hits),
@@ -159,6 +182,9 @@ class _EngineStats(Collector):
         }
         yield from self._families(gauges, GaugeMetricFamily)
         yield from self._families(counters, CounterMetricFamily)
+        yield from self._prompt_tokens(stats)
+        yield self._steps(stats)
+        yield self._cache(stats)
         if stats.kv_tier is not None:
             yield from self._tier(stats.kv_tier)
         yield self._accepted_per_position(stats)
@@ -172,6 +198,33 @@ class _EngineStats(Collector):
             family = kind(f"paged:{name}", text, labels=_LABELS)
             family.add_metric(self._labels, value)
             yield family
+
+    def _prompt_tokens(self, stats: SchedulerStats) -> Iterable[Metric]:
+        sources = {"local_compute": stats.prompt_tokens, "local_cache_hit": stats.prefix_cache_hits}
+        text = "Prompt tokens by where they come from"
+        by_source = CounterMetricFamily("paged:prompt_tokens_by_source", text, labels=(*_LABELS, "source"))
+        for source, count in sources.items():
+            by_source.add_metric([*self._labels, source], count)
+        yield by_source
+        if self._compat:
+            both = CounterMetricFamily(f"{self._compat}:prompt_tokens", "Prompt tokens", labels=_LABELS)
+            both.add_metric(self._labels, sum(sources.values()))
+            yield both
+
+    def _steps(self, stats: SchedulerStats) -> Metric:
+        bounds = [*map(float, STEP_TOKENS), "+Inf"]
+        buckets = [*zip(map(str, bounds), accumulate(stats.steps_by_tokens), strict=False)]
+        steps = HistogramMetricFamily("paged:iteration_tokens_total", "Steps by their number of tokens", labels=_LABELS)
+        if buckets:
+            steps.add_metric(self._labels, buckets, stats.step_tokens)
+        return steps
+
+    def _cache(self, stats: SchedulerStats) -> Metric:
+        """Routers compute the cache's size from the labels; the value is always 1."""
+        labels = ("block_size", "num_gpu_blocks", "engine")
+        info = GaugeMetricFamily("paged:cache_config_info", "The KV cache, in blocks of tokens", labels=labels)
+        info.add_metric([str(self._block_size), str(stats.num_blocks), self._labels[1]], 1)
+        return info
 
     def _tier(self, tier: KVTierStats) -> Iterable[Metric]:
         used = {"kv_tier_used_bytes": ("Blocks in the tiers of all ranks", tier.used_bytes)}

@@ -239,7 +239,7 @@ class Generation:
         if choice.finished:
             return None  # the delta was in transit when a stop string ended the choice
         if delta.finish_reason is FinishReason.ERROR:
-            self._service.metrics.ended(FinishReason.ERROR)
+            self._service.metrics.failed(delta.error)
             self._failures[index] = RequestFailed(delta.error, delta.param)
             choice.finished = True
             self._num_unfinished -= 1
@@ -270,3 +270,11 @@ class Generation:
             self._num_unfinished -= 1
             first = (choice.first_token_at or now) - self._arrival
             metrics.finished(reason, choice.num_tokens, now - self._arrival, first, delta.times)
+            if not self._num_unfinished:
+                self._count_prompts()
+
+    def _count_prompts(self) -> None:
+        for number, (prompt, num_cached) in enumerate(zip(self._prompts, self._cached, strict=True)):
+            choices = self._choices[number * self._n : (number + 1) * self._n]
+            longest = max(choice.num_tokens for choice in choices)
+            self._service.metrics.prompt_finished(len(prompt.token_ids) - num_cached, longest)

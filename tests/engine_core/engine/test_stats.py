@@ -3,7 +3,7 @@
 from paged_serve.engine_core.admission import forecast
 from paged_serve.engine_core.engine.stats import STATS_INTERVAL_S
 from paged_serve.protocol.messages.engine_core import EngineCoreOutputs
-from paged_serve.protocol.messages.stats import MAX_TENANT_STATS
+from paged_serve.protocol.messages.stats import MAX_TENANT_STATS, STEP_TOKENS
 
 from ..conftest import CLIENT
 from ..operations import count_lines
@@ -16,6 +16,16 @@ def flooded(drive, num_tenants):
         driver.add(4, max_tokens=20, tenant=f"tenant {number % num_tenants}", request_id=1 + number)
     driver.step(3)
     return driver
+
+
+def test_steps_are_counted_by_their_tokens(drive):
+    driver = drive(max_num_batched_tokens=20)
+    driver.add(30, max_tokens=6)
+    driver.run()
+    stats = driver.engine.stats(driver.now)
+    assert stats.steps_by_tokens[:5] == (5, 0, 1, 1, 0), "five of 1 token, one of 10, one of 20"
+    assert stats.step_tokens == 35
+    assert len(stats.steps_by_tokens) == len(STEP_TOKENS) + 1
 
 
 def test_the_cost_of_stats_is_linear_in_the_waiting_tenants(drive):

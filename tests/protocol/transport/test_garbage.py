@@ -229,7 +229,8 @@ def test_no_damaged_frame_raises_and_what_decodes_is_valid(count):
         total.add(fuzz_round(total.frames, min(count, ROUND_FRAMES)))
     # Text that is not UTF-8 is a UnicodeDecodeError to msgspec until 0.22, and a DecodeError since.
     assert set(total.refused) - {"UnicodeDecodeError"} == {"ValidationError", "DecodeError"}
-    assert min(total.behind[what] for what in ("requests refused", "requests accepted", "answers refused")) > 0
+    rare = ("requests accepted",) if count > 1_000_000 else ()  # about three of 100,000 frames
+    assert min(total.behind[what] for what in ("requests refused", "answers refused", *rare)) > 0
     print(f"{total}, {time.monotonic() - started:.1f} s")
 
 

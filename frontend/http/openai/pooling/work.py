@@ -97,7 +97,7 @@ class PoolingWork:
                 raise RequestAborted from error
             self._failed = True
             if isinstance(error, RequestFailed):
-                self._service.metrics.ended(FinishReason.ERROR)
+                self._service.metrics.failed(str(error))
             raise
 
     def usage(self) -> PoolingUsage:

@@ -98,7 +98,7 @@ class BeamGeneration(Generation):
                 raise RequestAborted from error
             self._failed = True
             if isinstance(error, RequestFailed):
-                self._service.metrics.ended(FinishReason.ERROR)
+                self._service.metrics.failed(str(error))
             raise
         pieces = [
             piece for number, search in enumerate(self._searches) for piece in self._pieces(number, search.best())

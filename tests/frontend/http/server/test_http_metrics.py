@@ -7,8 +7,9 @@ import pytest
 
 from paged_serve.frontend.http.exchange.metrics import Metrics
 from paged_serve.frontend.http.routes.operator import routes
+from paged_serve.protocol.errors import NO_TOKEN, NO_VECTOR
 from paged_serve.protocol.messages.sampling_params import FinishReason
-from paged_serve.protocol.messages.stats import KVTierStats
+from paged_serve.protocol.messages.stats import STEP_TOKENS, KVTierStats
 
 from ...fake_engine import STATS
 from ...http_server import Server
@@ -48,10 +49,64 @@ def test_metrics_with_the_vllm_prefix_are_all_vllm_names(folder):
         *("e2e_request_latency_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
         *("request_decode_time_seconds", "request_inference_time_seconds"),
         *("request_prompt_tokens", "request_generation_tokens", "request_params_n", "request_params_max_tokens"),
-        "request_num_preemptions",
+        *("request_num_preemptions", "request_prefill_kv_computed_tokens", "request_max_num_generation_tokens"),
+        *("iteration_tokens_total", "prompt_tokens_cached_total", "prompt_tokens_by_source_total"),
+        *("corrupted_requests_total", "cache_config_info"),
     }
-    assert "paged:iteration_tokens" in text
-    assert "vllm:iteration_tokens" not in text  # in vLLM it is a histogram with another name
+    assert 'paged:iteration_tokens{engine="0",model_name="tiny"} 4.0' in text
+    assert "vllm:iteration_tokens{" not in text  # in vLLM only the histogram has that name
+
+
+def test_prompt_tokens_are_told_apart_by_where_they_come_from(folder):
+    """Under vLLM's name they include those found in the cache, of which its boards show the share."""
+    labels = 'engine="0",model_name="tiny"'
+    text = Server(folder, options={"metrics_compat": "vllm"}).metrics()
+    for line in (
+        f"paged:prompt_tokens_total{{{labels}}} 10.0",
+        f"vllm:prompt_tokens_total{{{labels}}} 18.0",
+        f"vllm:prompt_tokens_cached_total{{{labels}}} 8.0",
+        f'vllm:prompt_tokens_by_source_total{{{labels},source="local_compute"}} 10.0',
+        f'vllm:prompt_tokens_by_source_total{{{labels},source="local_cache_hit"}} 8.0',
+    ):
+        assert line in text
+    assert text.count("# TYPE vllm:prompt_tokens_total counter") == 1
+
+
+def test_steps_are_counted_by_their_tokens():
+    counts = (3, 2, *([0] * (len(STEP_TOKENS) - 1)))
+    stats = msgspec.structs.replace(STATS, step_tokens=19, steps_by_tokens=counts)
+    text = Metrics("tiny").exposition(stats).decode()
+    series = 'paged:iteration_tokens_total_bucket{engine="0",le="%s",model_name="tiny"} %s'
+    for bound, count in (("1.0", "3.0"), ("8.0", "5.0"), ("16384.0", "5.0"), ("+Inf", "5.0")):
+        assert series % (bound, count) in text
+    assert 'paged:iteration_tokens_total_sum{engine="0",model_name="tiny"} 19.0' in text
+
+
+def test_a_finished_request_is_measured_as_a_whole(folder):
+    server = Server(folder)
+    server.complete(n=2, prompt=["abc", "de"])
+    text = server.metrics()
+    for name, count, total in (
+        ("request_prefill_kv_computed_tokens", 2, 3),  # one token of each prompt was cached
+        ("request_max_num_generation_tokens", 2, 12),
+        ("request_generation_tokens", 4, 24),
+    ):
+        assert f'paged:{name}_count{{engine="0",frontend="0",model_name="tiny"}} {count}.0' in text
+        assert f'paged:{name}_sum{{engine="0",frontend="0",model_name="tiny"}} {total}.0' in text
+
+
+def test_outputs_that_were_not_finite_are_counted():
+    metrics = Metrics("tiny")
+    for error in ("a worker failed", NO_TOKEN, NO_VECTOR):
+        metrics.failed(error)
+    text = metrics.exposition(STATS).decode()
+    assert 'paged:corrupted_requests_total{engine="0",frontend="0",model_name="tiny"} 2.0' in text
+    assert 'finished_reason="error",frontend="0",model_name="tiny"} 3.0' in text
+
+
+def test_routers_find_the_size_of_the_cache():
+    text = Metrics("tiny", block_size=16).exposition(STATS).decode()
+    assert 'paged:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0' in text
 
 
 def test_metrics_of_a_tier_appear_with_the_tier_and_have_no_vllm_name():
@@ -101,5 +156,5 @@ def test_each_frontend_labels_its_own_counters(folder):
     text = {index: Metrics("tiny", index=index).exposition(STATS).decode() for index in (0, 3)}
     assert 'paged:request_params_n_count{engine="0",frontend="3",model_name="tiny"}' in text[3]
     engine_wide = [line for line in text[0].splitlines() if "frontend=" not in line and not line.startswith("#")]
-    assert len(engine_wide) == 13
+    assert len(engine_wide) == 17
     assert all(line in text[3] for line in engine_wide)
