@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -39,13 +39,13 @@ def decode_body(kind: type[Body], body: bytes, lenient: bool = False) -> tuple[B
     return decoder.decode(body)
 
 
-def has_field(body: bytes, name: str) -> bool:
-    """Whether the body is an object with this field; its decoder refuses other bodies. Raises InvalidRequest."""
+def field_names(body: bytes) -> Collection[str]:
+    """The fields of the body; none of one that is no object, which its decoder refuses. Raises InvalidRequest."""
     check_number_of_nodes(body)
     try:
-        return name in msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
+        return ()
 
 
 @functools.cache

@@ -6,24 +6,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from ...conversation.strict_json import has_field
 from ..exchange.errors import HttpError
 from ..exchange.exchange import JSON, Exchange
 from ..exchange.sse import AnswerHead
 from ..idempotency.keys import idempotency_key
-from ..openai.endpoints import CHAT_COMPLETION, COMPLETION, Endpoint, check_time_limit
+from ..openai.endpoints import Endpoint, check_time_limit
 from ..service import Service
 from .idempotent import create_once
-
-
-async def invoke(service: Service, exchange: Exchange) -> None:
-    """Answer a conversation or continue a prompt; SageMaker uses one route for both."""
-    key = idempotency_key(exchange.headers)
-    if key is None or service.answers.of_key(exchange.caller, key) is None:
-        service.admission.check(exchange.tenant.name, exchange.tenant.weight)
-    raw = await exchange.peek()
-    has_messages = await service.off_loop(len(raw), has_field, raw, "messages")
-    await create_answer(service, exchange, CHAT_COMPLETION if has_messages else COMPLETION)
 
 
 async def create_answer(service: Service, exchange: Exchange, endpoint: Endpoint) -> None:

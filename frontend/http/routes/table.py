@@ -1,6 +1,7 @@
 """Every route in one table: its body, its answer, and its handler."""
 
 from functools import partial
+from typing import Literal
 
 from paged_serve import __version__
 from paged_serve.protocol.messages.config import ServerConfig
@@ -22,8 +23,9 @@ from ..responses.schemas import ResponsesRequest
 from ..service import Service
 from .adapters.routes import ADAPTER_ROUTES
 from .chat_batch import CHAT_BATCH
-from .generate import create_answer, invoke
+from .generate import create_answer
 from .idempotent import delete_stream, get_stream, head_stream
+from .invocations import invoke
 from .messages import MESSAGES, count_tokens, model_info, model_page
 from .openapi import document
 from .operator.routes import METRICS
@@ -70,6 +72,11 @@ async def openapi(service: Service, exchange: Exchange) -> None:
     await exchange.send(200, text, JSON)
 
 
+def _of_pooling(name: Literal["bodies", "answers"]) -> Kinds:
+    """Those of all pooling routes, each once."""
+    return tuple(dict.fromkeys(kind for spec in POOLING_ROUTES for kind in getattr(spec, name)))
+
+
 def _generating(
     path: str,
     handler: Handler,
@@ -78,10 +85,10 @@ def _generating(
     answers: Kinds,
     errors: Kinds = (ErrorAnswer,),
     operation: str = "",
+    tasks: Tasks = ("generate",),
 ) -> RouteSpec:
     """A route whose answer may be streamed, and is computed once if the request has an idempotency key."""
     headers, statuses = ("Idempotency-Key", "Last-Event-ID"), (204, 409, 410, 422)
-    tasks: Tasks = ("generate",)
     return RouteSpec("POST", path, handler, summary, bodies, answers, True, headers, statuses, errors, tasks, operation)
 
 
@@ -213,9 +220,10 @@ ROUTES = (
     _generating(
         "/invocations",
         invoke,
-        "A completion or a chat completion, depending on the body, for SageMaker",
-        (schemas.ChatCompletionRequest, schemas.CompletionRequest),
-        (answers.ChatCompletion, answers.Completion),
+        "The answer of the route that the body is written for, for SageMaker",
+        (schemas.ChatCompletionRequest, schemas.CompletionRequest, *_of_pooling("bodies")),
+        (answers.ChatCompletion, answers.Completion, *_of_pooling("answers")),
+        tasks=(),
     ),
     RouteSpec("GET", "/load", load, "Requests in progress", answers=(answers.Load,)),
     RouteSpec("GET", "/version", version, "Version of the server", answers=(answers.Version,)),

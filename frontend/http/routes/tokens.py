@@ -5,7 +5,7 @@ from pathlib import Path
 from paged_serve.protocol.errors import InvalidRequest
 
 from ...admission import check_token_ids
-from ...conversation.strict_json import has_field
+from ...conversation.strict_json import field_names
 from ...text.off_loop import LONG
 from ...text.tokenizer import read_json
 from ..exchange.exchange import Exchange
@@ -22,7 +22,7 @@ MAX_LISTED_TOKENS = 1 << 18  # the model's context length if that is greater
 async def tokenize(service: Service, exchange: Exchange) -> None:
     """Turn a text, or a conversation rendered by the chat template, into token ids."""
     raw = await exchange.body()
-    if await service.off_loop(len(raw), has_field, raw, "messages"):
+    if "messages" in await service.off_loop(len(raw), field_names, raw):
         raw = await service.off_loop(len(raw), without_custom_tools, raw)
         chat, _, _ = await service.decoded(schemas.TokenizeChatRequest, raw)
         special, limit = bool(chat.add_special_tokens), limit_of(service, chat, 0)

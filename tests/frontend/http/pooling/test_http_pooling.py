@@ -252,12 +252,50 @@ def test_harmless_fields_and_nulls_are_accepted(folder):
         ("/v1/responses", EMBEDS, "/v1/responses needs a model that serves generate"),
         ("/v1/messages", EMBEDS, "/v1/messages needs a model that serves generate"),
         ("/inference/v1/generate", EMBEDS, "/inference/v1/generate needs a model that serves generate"),
-        ("/invocations", EMBEDS, "/invocations needs a model that serves generate"),
     ],
 )
 def test_a_route_is_refused_if_the_model_does_not_serve_its_task(folder, path, tasks, says):
     server = pooling_server(folder, tasks)
     response = server.ask("POST", path, {"whatever": 1}, **{"Idempotency-Key": "k" * 16})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "path", "body"),
+    [
+        (EMBEDS, E, {"input": ["abc", "de"]}),
+        (EMBEDS, E, {"messages": [{"role": "user", "content": "hi"}]}),
+        (EMBEDS, "/pooling", {"input": "abc", "task": "token_embed"}),
+        (EMBEDS, "/v2/embed", {"texts": ["abc"]}),
+        (EMBEDS, "/score", {"queries": "abc", "documents": ["d", "e"]}),
+        (EMBEDS, "/score", {"text_1": "abc", "text_2": "d"}),
+        (EMBEDS, "/rerank", {"query": "abc", "documents": ["d", "e"]}),
+        (CLASSIFIES, "/classify", {"input": "abc"}),
+        (("token_embed",), "/pooling", {"input": "abc"}),
+        (("generate", "embed"), E, {"input": "abc"}),
+        (("generate", "embed"), "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+def test_sagemakers_route_serves_the_bodies_of_the_others(folder, tasks, path, body):
+    server = pooling_server(folder, tasks)
+    answer, same = (server.good(each, body) for each in ("/invocations", path))
+    for name in ("id", "created"):
+        answer.pop(name, None), same.pop(name, None)
+    assert answer == same
+
+
+@pytest.mark.parametrize(
+    ("tasks", "body", "says"),
+    [
+        (EMBEDS, {"prompt": "x"}, "/v1/completions needs a model that serves generate; tiny serves embed"),
+        (("generate",), {"input": "x"}, "/v1/embeddings needs a model that serves embed; tiny serves generate"),
+        (("generate",), {"query": "x", "documents": ["d"]}, "/rerank needs a model that serves embed or token_embed"),
+        (CLASSIFIES, b"no JSON", "/v1/completions needs a model that serves generate"),
+    ],
+)
+def test_an_invocation_that_the_model_does_not_serve_is_refused(folder, tasks, body, says):
+    response = pooling_server(folder, tasks).ask("POST", "/invocations", body)
     assert response.status_code == 400
     assert response.json()["error"]["message"].startswith(says)
 
