@@ -25,7 +25,7 @@ ROUTERS = {
     "sparse mixer": Experts(48, 3, 64, "sparse_mixer", jitter=0.1),
 }
 
-IN_CHECK = ("many", "of the chosen", "sigmoids of the chosen", "groups", "gate", "sparse mixer")
+IN_CHECK = ("many", "of the chosen", "sigmoids of the chosen", "groups", "groups of one", "gate", "sparse mixer")
 
 
 def random(seed):

@@ -30,7 +30,7 @@ def test_rows_that_take_each_others_freed_blocks_get_the_same_bytes(tmp_path, va
     backend = CudaBackend(StreamLauncher(EmulatorLauncher(), device.stream), "sm_90a", multiprocessors=2, device="cpu")
     model = load_model(str(tmp_path), ModelConfig(device="cpu"), GROUP, lambda done, total: None, backend=backend)
     groups = KVGroups.of_model(model.geometry, MAX_LEN)
-    assert len({model.geometry.of_layer(groups.first_layer(group)).head_dim for group in range(len(groups.kinds))}) == 2
+    assert len({model.geometry.of_layer(layer).head_dim for layer in range(model.geometry.num_layers)}) == 2
     params = SamplingParams(temperature=0.0, logprobs=2)
     prompts = [tuple((7 * row + 3 * i) % 190 for i in range(55)) for row in range(3)]
     requests = [Request(prompt, params, row, 5) for row, prompt in enumerate(prompts)]
