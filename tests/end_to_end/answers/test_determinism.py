@@ -153,7 +153,7 @@ def test_neighbours_chunks_preemption_and_a_killed_worker_change_no_byte(server)
 
 
 # In the fast tests, ranks are compared with one process in workers/distributed/, and a stream continues on others in
-# recovery/test_resume_restart.py.
+# recovery/resume/test_resume_restart.py.
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("ranks", [2, 4])
