@@ -67,7 +67,7 @@ API void gemm_int8_tile(Pool*, const GemmInt8Params*);  // the same bits; with A
 struct GemmInt4Params {
   GemmParams gemm;          // inputs a multiple of 8
   float* group_sums;        // [rows, groups] scratch memory, or null: no zero points, code 8 stands for zero
-  float scale_unit;         // the unit of the stored scales, a power of two
+  const float* units;       // [panels, 64], of the stored scales of each output
   int32_t group_size;       // a multiple of 8 that divides the inputs of a segment
   int32_t x_dtype;          // bfloat16 or float16
 };

@@ -49,9 +49,9 @@ class PackedWeight:
     data: Tensor  # padded with zeros; its address is that of the first panel
     outputs: int
     inputs: int
-    scales: Tensor | None = None  # int8: [outputs] float32; fp8: [panels, groups, 64] float32
+    # float32; int8: [outputs]; fp8: [panels, groups, 64]; int4 and mxfp4: [panels, 64], the units of those in `data`
+    scales: Tensor | None = None
     group_size: int = 0  # int4, mxfp4 and blocks: inputs per group
-    scale_unit: float = 1.0  # int4 and mxfp4: the unit of the scales in `data`
     has_zeros: bool = False  # int4: whether `data` holds zero points
     order: Tensor | None = None  # int4: [inputs] int64; packed column j multiplies input order[j]
     skipped: int = 0  # blocks: inputs of the first block that the weight does not have

@@ -22,6 +22,7 @@ from .weight_forms import (
     Weight,
     each_tensor,
     form_of,
+    stacked_units,
     with_outputs,
 )
 
@@ -71,9 +72,14 @@ class StackedPart:
         """The codes [outputs, groups, MXFP4_BLOCK] uint8 and exponents [outputs, groups] of the same slices."""
         rows = slice(*self.rows)
         pairs, exponents = blocks[0, rows], scales[0, rows].int() - MXFP4_BIAS
-        if exponents.numel() and int(exponents.max()) > MAX_EXPONENT:
-            raise ConfigError(f"tensor {self.name}_scales holds a scale that is not finite; download the model again")
+        check_exponents(f"{self.name}_scales", exponents)
         return torch.stack([pairs & 15, pairs >> 4], dim=3).flatten(2), exponents
+
+
+def check_exponents(tensor: str, exponents: Tensor) -> None:
+    """Raises ConfigError if a scale of MXFP4 with these exponents is not finite."""
+    if exponents.numel() and int(exponents.max()) > MAX_EXPONENT:
+        raise ConfigError(f"tensor {tensor} holds a scale that is not finite; download the model again")
 
 
 def padded_outputs(outputs: int) -> int:
@@ -120,7 +126,7 @@ def _form(weight: Weight) -> tuple[object, ...]:
         case StoredWeight():
             return StoredWeight, weight.dtype
         case GroupedWeight():
-            return GroupedWeight, weight.bits, weight.group_size, weight.zeros is None, weight.is_e2m1
+            return GroupedWeight, *weight.layout, weight.zeros is None
         case Fp8BlockWeight():
             return Fp8BlockWeight, weight.scales.shape[1]
         case _:
@@ -141,6 +147,6 @@ def _stacked_codes(each: Sequence[Weight]) -> Weight:
             grouped = [weight for weight in each if isinstance(weight, GroupedWeight)]
             zeros = None if first.zeros is None else torch.cat([one.zeros for one in grouped if one.zeros is not None])
             codes, scales = torch.cat([one.codes for one in grouped]), torch.cat([one.scales for one in grouped])
-            return replace(first, codes=codes, scales=scales, zeros=zeros)
+            return replace(first, codes=codes, scales=scales, zeros=zeros, units=stacked_units(grouped))
         case other:
             raise AssertionError(f"experts are not stacked as {type(other).__name__}")

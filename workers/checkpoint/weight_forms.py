@@ -79,6 +79,7 @@ class GroupedWeight:
     bits: int  # 4 or 8
     order: Tensor | None = None  # [in] int64, a permutation; None: the order of the inputs
     is_e2m1: bool = False  # codes are 4-bit floats, without zero points
+    units: Tensor | None = None  # [out] float32, in which scales have 11 bits at most; None: one power of two for all
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,13 +90,18 @@ class GroupedWeight:
         return self.codes.shape[1] // self.scales.shape[1]
 
     @property
+    def layout(self) -> tuple[int, int, bool, bool]:
+        """What must be equal of weights that are stacked, besides the order."""
+        return self.bits, self.group_size, self.is_e2m1, self.units is None
+
+    @property
     def middle(self) -> int:
         """The code of zero in a weight without zero points."""
         return 1 << (self.bits - 1)
 
     @property
     def nbytes(self) -> int:
-        """Bytes when packed: codes at their own width, scales as bfloat16."""
+        """Bytes when packed: codes at their own width, scales as bfloat16; without units."""
         zeros = 0 if self.zeros is None else self.zeros.numel() * self.bits // 8
         return self.codes.numel() * self.bits // 8 + 2 * self.scales.numel() + zeros
 
@@ -167,7 +173,7 @@ def form_of(weight: Weight) -> str:
         case Fp8BlockWeight():
             return weight.form
         case GroupedWeight() if weight.is_e2m1:
-            return "mxfp4"
+            return "mxfp4" if weight.units is None else "nvfp4"
         case GroupedWeight():
             zeros = "" if weight.zeros is None else " with zero points"
             order = "" if weight.order is None else " in activation order"
@@ -203,7 +209,8 @@ def each_tensor(weight: Weight, change: Callable[[Tensor], Tensor]) -> Weight:
             return replace(weight, codes=change(weight.codes), scales=change(weight.scales))
         case GroupedWeight():
             zeros = None if weight.zeros is None else change(weight.zeros)
-            return replace(weight, codes=change(weight.codes), scales=change(weight.scales), zeros=zeros)
+            units = None if weight.units is None else change(weight.units)
+            return replace(weight, codes=change(weight.codes), scales=change(weight.scales), zeros=zeros, units=units)
         case _:
             assert isinstance(weight, Tensor), "packed"
             return change(weight)
@@ -254,10 +261,17 @@ def _stack(upper: Weight, lower: Weight) -> Weight | None:
             zeros = None
             if upper.zeros is not None or lower.zeros is not None:
                 zeros = torch.cat([_explicit_zeros(upper), _explicit_zeros(lower)])
-            scales = torch.cat([upper.scales, lower.scales])
-            return replace(upper, codes=torch.cat([upper.codes, lower.codes]), scales=scales, zeros=zeros)
+            codes, scales = torch.cat([upper.codes, lower.codes]), torch.cat([upper.scales, lower.scales])
+            units = stacked_units([upper, lower])
+            return replace(upper, codes=codes, scales=scales, zeros=zeros, units=units)
         case _:
             return None
+
+
+def stacked_units(parts: Sequence[GroupedWeight]) -> Tensor | None:
+    """The units of all outputs of `parts`; all or none have some."""
+    units = [part.units for part in parts if part.units is not None]
+    return torch.cat(units) if units else None
 
 
 def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], torch.dtype]:
@@ -265,7 +279,7 @@ def _float_parts(weight: Tensor | StoredWeight) -> tuple[tuple[Tensor, ...], tor
 
 
 def _have_same_layout(one: GroupedWeight, other: GroupedWeight) -> bool:
-    if (one.bits, one.group_size, one.is_e2m1) != (other.bits, other.group_size, other.is_e2m1):
+    if one.layout != other.layout:
         return False
     if one.order is None or other.order is None:
         return one.order is other.order

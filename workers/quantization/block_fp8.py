@@ -75,11 +75,11 @@ class BlockFp8Reader(FloatReader):
         scale, (outputs, inputs) = self._scale_of(name), shape
         if (of_matrix := self.checkpoint.read_scale(scale)) is not None:
             return of_matrix.float().view(1, 1), shape
-        num_dims = len(self.checkpoint.entries[scale].shape)
-        if num_dims == 1:
+        found = self.checkpoint.entries[scale].shape
+        if len(found) == 1:
             return self.checkpoint.read(scale, (outputs,)).float().unsqueeze(1), (1, inputs)
         blocks = -(-outputs // self.block[0]), -(-inputs // self.block[1])
-        stored = (blocks[0], 1, blocks[1], 1) if num_dims == 4 else blocks
+        stored = (blocks[0], 1, blocks[1], 1) if len(found) == 4 else blocks
         return self.checkpoint.read(scale, stored).float().view(blocks), self.block
 
     def has(self, name: str) -> bool:

@@ -1,5 +1,7 @@
 """compressed-tensors checkpoints (llm-compressor): 8 bits with rounded activations, or 4 and 8 bits weight-only.
 
+words/nvfp4.py and mxfp4.py have the formats of 4-bit floats.
+
 format int-quantized, float-quantized:
     weight             [out, in]              int8, e4m3
     weight_scale       [out, 1], [1] or []    float
@@ -20,14 +22,16 @@ from torch import Tensor
 
 from paged_serve.protocol.errors import ConfigError
 
-from ..checkpoint.matrix_reader import MatrixPart, MatrixReader, activation_order, groups_of, num_groups
+from ..checkpoint.matrix_reader import FloatReader, MatrixPart, activation_order, groups_of, num_groups
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.text_part import module_names
 from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
 from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout
 from .config import EXPRESSION, Arguments, CompressedTensors, ConfigGroup
+from .mxfp4 import read_compressed_mxfp4
 from .words.bit_fields import WORD_BITS, read_codes, unpack_words
+from .words.nvfp4 import read_compressed_nvfp4
 
 LINEAR = "Linear"  # every projection is a module of this class
 
@@ -38,7 +42,7 @@ class CompressedTensorsReader:
 
     checkpoint: Checkpoint
     config: CompressedTensors
-    float_reader: MatrixReader
+    float_reader: FloatReader
     pool: Pool | None = None  # its threads unpack codes; None: torch unpacks them
 
     def read(self, name: str, part: MatrixPart) -> Weight:
@@ -51,6 +55,10 @@ class CompressedTensorsReader:
                 return Int8Weight(*self._eight_bits(name, part, group.weights, "I8"))
             case "float-quantized":
                 return Fp8Weight(*self._eight_bits(name, part, group.weights, "F8_E4M3"))
+            case "nvfp4-pack-quantized":
+                return read_compressed_nvfp4(self.checkpoint, name, part)
+            case "mxfp4-pack-quantized":
+                return read_compressed_mxfp4(self.checkpoint, name, part, self.float_reader.dtype)
         return self._grouped(name, part, group.weights)
 
     def _eight_bits(self, name: str, part: MatrixPart, how: Arguments, dtype: str) -> tuple[Tensor, Tensor]:

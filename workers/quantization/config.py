@@ -100,8 +100,9 @@ class ModelOpt(msgspec.Struct, frozen=True):
 
 
 QuantizationConfig = Gptq | Awq | CompressedTensors | BlockFp8 | BitsAndBytes | BitNet | ModelOpt
-MODELOPT_FORMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")
-GROUP_FORMATS = ("int-quantized", "float-quantized", "pack-quantized")
+MODELOPT_FORMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4")
+FP4_FORMATS = {"nvfp4-pack-quantized": ("tensor_group", 16), "mxfp4-pack-quantized": ("group", 32)}  # strategy and size
+GROUP_FORMATS = ("int-quantized", "float-quantized", "pack-quantized", *FP4_FORMATS)
 EXPRESSION = "re:"  # begins the patterns of compressed-tensors that are regular expressions
 
 
@@ -209,18 +210,28 @@ def group_problem(group: ConfigGroup, file_format: str) -> str:
     if file_format not in GROUP_FORMATS:
         return f"format {file_format!r}"
     weights, inputs = group.weights, group.input_activations
-    kind = "float" if file_format == "float-quantized" else "int"
+    kind = "float" if file_format in ("float-quantized", *FP4_FORMATS) else "int"
     if weights is None or weights.type != kind or weights.dynamic is not False:
         return f"weights that are not static {'floats' if kind == 'float' else 'integers'}"
     if group.output_activations is not None:
         return "output_activations"
     if file_format in ("int-quantized", "float-quantized"):
         return _w8a8_problem(weights, inputs, file_format)
+    if file_format in FP4_FORMATS:
+        return _fp4_problem(weights, file_format)
     if inputs is not None:
         return "input_activations with format 'pack-quantized'"
     if weights.num_bits not in (4, 8):
         return f"num_bits={weights.num_bits}"
     return "" if weights.strategy in ("group", "channel") else f"weight strategy {weights.strategy!r}"
+
+
+def _fp4_problem(weights: Arguments, file_format: str) -> str:
+    if weights.num_bits != 4 or not weights.symmetric:
+        return f"{'symmetric' if weights.symmetric else 'asymmetric'} weights of {weights.num_bits} bits"
+    if (weights.strategy, weights.group_size) != FP4_FORMATS[file_format]:
+        return f"weights of {file_format!r} per {weights.strategy} of {weights.group_size}"
+    return ""
 
 
 def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str) -> str:

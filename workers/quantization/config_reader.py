@@ -22,9 +22,9 @@ from .config import (
 )
 
 SUPPORTED = (
-    "compressed-tensors (W8A8 int8 or fp8, with dynamic activations per token or static ones; 4 or 8 bits, "
-    "weight-only), gptq (4 or 8 bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary), fp8 (a scale "
-    "per block of weights, or per matrix) and modelopt (FP8: a scale per matrix, output or block)"
+    "compressed-tensors (W8A8 int8 or fp8, with dynamic activations per token or static ones; 4 or 8 bits, NVFP4 or "
+    "MXFP4, weight-only), gptq (4 or 8 bits), awq (4 bits), bitsandbytes (nf4, fp4 or int8), bitnet (ternary), fp8 (a "
+    "scale per block of weights, or per matrix) and modelopt (FP8: a scale per matrix, output or block; NVFP4)"
 )
 METHODS: dict[str, type[QuantizationConfig]] = {
     "compressed-tensors": CompressedTensors,

@@ -1,14 +1,21 @@
-"""Experts in MXFP4, in their own blocks (checkpoint/stacked_experts.py has the format)."""
+"""Matrices in MXFP4, in their own blocks (checkpoint/stacked_experts.py has the format).
+
+by compressed-tensors:
+weight_packed   [out, in / 2]    uint8, two codes
+weight_scale    [out, in / 32]   uint8, exponents + 127
+"""
 
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from ..checkpoint.conversion import converted
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart
 from ..checkpoint.safetensors_files import Checkpoint
-from ..checkpoint.stacked_experts import StackedPart
+from ..checkpoint.stacked_experts import MXFP4_BIAS, MXFP4_BLOCK, StackedPart, check_exponents
 from ..checkpoint.weight_forms import GroupedWeight, StoredWeight
+from .words.pairs import codes_of_pairs, span_of
 
 MAX_RANGE = 28  # binary exponents of the scales of one tensor, all of which are normal float16 in one unit
 
@@ -33,15 +40,42 @@ class Mxfp4Reader:
             return weight
         blocks, stored = self.checkpoint.read_mxfp4(found, found.index, found.index + 1)
         codes, exponents = found.codes_of_mxfp4(blocks, stored)
-        scales = torch.ldexp(torch.ones(exponents.shape), exponents - 1)  # values are doubled
-        scales[stored[0, slice(*found.rows)] == 0] = 0.0
         assert part.is_whole, "each rank has whole experts"
-        return GroupedWeight(codes.flatten(1), scales, None, bits=4, is_e2m1=True)
+        return mxfp4_weight(codes.flatten(1), stored[0, slice(*found.rows)], exponents)
 
     def _scales_are_near(self, part: StackedPart) -> bool:
         if part.name not in self._are_near:
             (_, shape) = part.mxfp4_shapes()[1]
             scales = self.checkpoint.read(f"{part.name}_scales", shape, dtypes=("U8",))
-            used = scales[scales > 0]
-            self._are_near[part.name] = not len(used) or int(used.max()) - int(used.min()) <= MAX_RANGE
+            self._are_near[part.name] = are_near(scales)
         return self._are_near[part.name]
+
+
+def read_compressed_mxfp4(
+    checkpoint: Checkpoint, name: str, part: MatrixPart, dtype: torch.dtype
+) -> GroupedWeight | StoredWeight:
+    """A matrix by compressed-tensors; as floats if its scales differ too much."""
+    codes = codes_of_pairs(checkpoint, f"{name}.weight_packed", part, MXFP4_BLOCK)
+    shape, tensor = (part.shape[0], part.shape[1] // MXFP4_BLOCK), f"{name}.weight_scale"
+    scales = checkpoint.read(tensor, shape, dtypes=("U8",))
+    start, stop = span_of(part, MXFP4_BLOCK)
+    stored = scales[start:stop] if part.dim == 0 else scales[:, start:stop]
+    exponents = stored.int() - MXFP4_BIAS
+    check_exponents(tensor, exponents)
+    weight = mxfp4_weight(codes, stored, exponents)
+    if are_near(scales):
+        return weight
+    return StoredWeight((converted(f"{name}.weight", weight.dequantized(), dtype),), dtype)
+
+
+def are_near(scales: Tensor) -> bool:
+    """Whether one unit holds these stored scales, uint8."""
+    used = scales[scales > 0]
+    return not len(used) or int(used.max()) - int(used.min()) <= MAX_RANGE
+
+
+def mxfp4_weight(codes: Tensor, stored: Tensor, exponents: Tensor) -> GroupedWeight:
+    """The matrix with `codes` [out, in] and scales [out, groups], both as `stored` and as their exponents."""
+    scales = torch.ldexp(torch.ones(exponents.shape), exponents - 1)  # values are doubled
+    scales[stored == 0] = 0.0
+    return GroupedWeight(codes, scales, None, bits=4, is_e2m1=True)

@@ -32,6 +32,7 @@ from .config import (
 )
 from .config_reader import read_quantization_config
 from .gguf import GgufReader, GgufTableReader
+from .modelopt import CodedModelOptReader, ModelOptReader
 from .mxfp4 import Mxfp4Reader
 from .on_load import EightBitsOnLoad, Int4OnLoad
 from .report import QuantizationReport
@@ -138,8 +139,8 @@ def _readers(
             plain = floats = values = BlockFp8Reader(checkpoint, dtype, block=block)
             coded = CodedBlockFp8Reader(values)
         case ModelOpt():
-            plain = floats = values = BlockFp8Reader(checkpoint, dtype)
-            coded = CodedBlockFp8Reader(values)
+            plain = floats = by_name = ModelOptReader(checkpoint, dtype)
+            coded = CodedModelOptReader(by_name)
         case CompressedTensors():
             coded = CompressedTensorsReader(checkpoint, scheme, floats, pool)
         case Gptq():

@@ -26,42 +26,43 @@ from paged_serve.workers.kernels.cpu.packing import LAYOUT
 from ..portable_numbers import integers, normals
 
 OUTPUTS, INPUTS, GROUP = 70, 96, 32  # more than one panel, the last one not whole
-DIGESTS_OF = 6  # the LAYOUT of these digests
+DIGESTS_OF = 7  # the LAYOUT of these digests
 DIGESTS = {
-    "bfloat16": "1052e24384eb79c1",
-    "bfloat16 of an odd number of inputs": "c4d1039429f6281a",
-    "float16": "095ac65951144de9",
-    "float32": "81eff65070765c56",
-    "two parts": "1052e24384eb79c1",
-    "int8": "c4e90d9b97324706",
-    "int4": "2641438cfa4873bd",
-    "int4 with zero points": "ffee998f50371042",
-    "int4, a rank's share of a group": "066658ba2e4e9a8e",
-    "int8 on load": "6685ff1131792711",
-    "int4 on load": "6c12c88f529cf90a",
-    "fp8": "a6524a2569c6c141",
-    "fp8 in blocks": "5deaf5f9438bf085",
-    "Q8_0": "4b4c798a56eeb0cc",
-    "Q4_0": "36c7021eb49c6ec3",
-    "Q4_1": "cc2e744dd9472bf3",
-    "Q5_0": "75477c3fa5d34857",
-    "Q5_1": "3ae9740d4effd02a",
-    "IQ4_NL": "240d7250d100b6f0",
-    "IQ4_XS": "89362e74de6c425e",
-    "Q2_K": "5ac34af69734f6ed",
-    "Q3_K": "6eba859836728ec3",
-    "Q4_K": "ab62eb4236220c17",
-    "Q5_K": "7937fc875df6509d",
-    "Q6_K": "d8dd80113a190646",
-    "IQ2_XXS": "545e3af254196f0f",
-    "IQ2_XS": "05ff5ee453181819",
-    "IQ2_S": "411eba6bfd31cc04",
-    "IQ3_XXS": "7af4f294884cc794",
-    "IQ3_S": "8429ad85d04ad1a0",
-    "IQ1_S": "ce0d0d9283b6cb46",
-    "IQ1_M": "2b804981f6b8e37a",
-    "TQ1_0": "e1eee53069cddd75",
-    "TQ2_0": "a7b443acff1977b8",
+    "bfloat16": "77656ed57fb3c59f",
+    "bfloat16 of an odd number of inputs": "e38fbfec405b9ecb",
+    "float16": "e103749c76c8a295",
+    "float32": "b01aec5e2674596d",
+    "two parts": "77656ed57fb3c59f",
+    "int8": "2eab26f9da8ef52e",
+    "int4": "de8b9896c86aca15",
+    "int4 with zero points": "a9a00b5e71b18ad3",
+    "int4, a rank's share of a group": "3bacefb66baab69e",
+    "nvfp4": "8bafbd01345d00da",
+    "int8 on load": "c526c7476ad614ec",
+    "int4 on load": "b4a7f1f2418483c5",
+    "fp8": "7d9d02623a754300",
+    "fp8 in blocks": "bdd8859b384504fe",
+    "Q8_0": "66bfa5bc8fbae0e4",
+    "Q4_0": "4df2f71105da7162",
+    "Q4_1": "6ce9fd6c9b1048b9",
+    "Q5_0": "4cd9ec6c0cc6df3b",
+    "Q5_1": "e27d7f859c7cb146",
+    "IQ4_NL": "0b597f902f579d66",
+    "IQ4_XS": "32d8a511d9ee3642",
+    "Q2_K": "a9d9f353c1f32ad4",
+    "Q3_K": "d349613d43e2fc57",
+    "Q4_K": "183adda96372e625",
+    "Q5_K": "d5fb5254a6de3fd4",
+    "Q6_K": "90946b512d49b27d",
+    "IQ2_XXS": "60ac4ec4c6ba419d",
+    "IQ2_XS": "439259cb09ad3ca5",
+    "IQ2_S": "adb9de65651ca910",
+    "IQ3_XXS": "bb8b8993dc7026a3",
+    "IQ3_S": "e7c5b4b4501c0fe0",
+    "IQ1_S": "6d2511b211b7e35d",
+    "IQ1_M": "a69f5b3211fe7441",
+    "TQ1_0": "f037f854a0c14a70",
+    "TQ2_0": "1881a3ae9e40e47e",
 }
 
 
@@ -87,6 +88,12 @@ def blocks_of(name, pool):
     return BlockWeight(name, (blocks,), 2 * stored.num_elements, 0, torch.bfloat16)
 
 
+def nvfp4():
+    units = normals((OUTPUTS,), 11).abs()
+    scales = integers(1, 127, (OUTPUTS, INPUTS // 16), 12).byte().view(torch.float8_e4m3fn).float() * units.unsqueeze(1)
+    return GroupedWeight(grouped(zeros=False).codes, scales, None, bits=4, is_e2m1=True, units=units)
+
+
 SHARED_BY_TWO = "int4, a rank's share of a group"
 FORMS = {
     "bfloat16": lambda pool: StoredWeight((floats(),), torch.bfloat16),
@@ -100,6 +107,7 @@ FORMS = {
     "int4": lambda pool: grouped(zeros=False),
     "int4 with zero points": lambda pool: grouped(zeros=True),
     SHARED_BY_TWO: lambda pool: grouped(zeros=True, groups=1),
+    "nvfp4": lambda pool: nvfp4(),
     "int8 on load": lambda pool: int8_from_floats(pool, floats(), slice(None))[0],
     "int4 on load": lambda pool: int4_from_floats(pool, floats(), GROUP)[0],
     "fp8": lambda pool: Fp8Weight(fp8_codes(), normals((OUTPUTS,), 7).abs()),
@@ -111,7 +119,7 @@ FORMS = {
 def digest_of(weight):
     """The digest of everything that a file stores of a weight."""
     scales = b"" if weight.scales is None else weight.scales.numpy().tobytes()
-    rest = (weight.format, weight.data.dtype, *weight.data.shape, weight.group_size, weight.scale_unit)
+    rest = (weight.format, weight.data.dtype, *weight.data.shape, weight.group_size)
     data = weight.data.contiguous().view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(data + scales + repr((*map(str, rest), weight.has_zeros)).encode()).hexdigest()[:16]
 

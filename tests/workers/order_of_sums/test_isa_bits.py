@@ -110,6 +110,18 @@ def test_int4_groups_have_the_same_bits(agree, group_size, kind, dtype):
     agree(gemm, x, pack(grouped))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 9, 40])
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nvfp4_has_the_same_bits(agree, kind, segments, rows):
+    """Its groups have 16 inputs, and each output has a unit of its own."""
+    seed = seed_of(kind, segments, rows)
+    codes, units = integers(0, 16, (70, 320), seed).to(torch.uint8), normals((70,), seed + 1).abs() + 0.01
+    scales = integers(0, 127, (70, 20), seed + 2).to(torch.uint8).view(torch.float8_e4m3fn).float() * units[:, None]
+    weight = GroupedWeight(codes, scales, None, 4, is_e2m1=True, units=units)
+    agree(gemm, numbers(kind, (rows, 320), seed + 3).bfloat16(), pack(weight), segments=segments)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)

@@ -153,7 +153,7 @@ def _fields_of_format(weight: PackedWeight, product: tuple[int, ...], sums: int,
     `product`: the fields of GemmParams; `sums`: the address for sums of groups, which zero points need.
     """
     if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-        return GEMM_INT4(*product, sums, weight.scale_unit, weight.group_size, code)
+        return GEMM_INT4(*product, sums, pointer(weight.scales), weight.group_size, code)
     if weight.format in BLOCK_FORMATS:
         return GEMM_BLOCKS(*product, weight.skipped, code)
     if weight.format == WeightFormat.FP8:

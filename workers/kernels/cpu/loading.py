@@ -15,7 +15,7 @@ from ...checkpoint.packed_weight import PackedWeight, WeightFormat
 from ...checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, StoredWeight, Weight
 from ...distributed.huge_pages import allocate
 from .library import Pool
-from .packing import OCTET, PANEL, copy_panels, grouped_format, scale_unit
+from .packing import OCTET, PANEL, copy_panels, grouped_format, panel_units, scales_in_units, units_of
 from .parameters import PackInt4Params, PackParams, PackPart, QuantizeWeightsParams, packer, pointer
 from .structs.blocks import PackBlocksParams
 
@@ -88,20 +88,20 @@ def packed_rows(
 
 
 def packed_int4(pool: Pool, weight: GroupedWeight) -> PackedWeight:
-    """Pack an int4 weight. Scales keep 11 significant bits, which loses nothing of float16 and bfloat16 scales."""
+    """Pack a weight of 4-bit codes; see `pack_int4`."""
     (outputs, inputs), groups, size = weight.shape, weight.scales.shape[1], weight.group_size
     if inputs % groups or size % OCTET:
         raise ValueError(f"{inputs} inputs in {groups} groups: int4 needs groups whose size is a multiple of {OCTET}")
-    unit = scale_unit(weight.scales)
-    scales = (weight.scales.float() / unit).half().contiguous()
+    units = units_of(weight.scales, weight.units)
+    scales = scales_in_units(weight.scales, units)
     zeros = None if weight.zeros is None else weight.zeros.contiguous()
     codes = weight.codes if weight.codes.stride(1) == 1 else weight.codes.contiguous()
     header = PANEL * (2 if zeros is None else 3)  # bytes before the codes of a group
     data = allocate((-(-outputs // PANEL), groups, header + PANEL * size // 2), torch.uint8)
     pointers = data.data_ptr(), codes.data_ptr(), scales.data_ptr(), pointer(zeros)
     pool.functions["pack_int4"](pool.handle, PACK_INT4(*pointers, codes.stride(0), outputs, inputs, size))
-    rest = size, unit, zeros is not None, weight.order
-    return PackedWeight(grouped_format(weight), data, outputs, inputs, None, *rest)
+    rest = panel_units(units), size, zeros is not None, weight.order
+    return PackedWeight(grouped_format(weight), data, outputs, inputs, *rest)
 
 
 def packed_fp8(pool: Pool, codes: Tensor, scales: Tensor) -> PackedWeight:

@@ -15,7 +15,7 @@ PANEL = 64  # outputs per panel
 WORD_INPUTS = 4  # the largest number of inputs of an output in a 32-bit word (int8 codes)
 FP16_OUTPUTS = 16  # outputs whose float16 words are unpacked together
 OCTET = 8  # inputs of an output in a 32-bit word of int4 codes
-LAYOUT = 6  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
+LAYOUT = 7  # raised whenever the bytes of panels or the tensors of a file change (test_packed_layout.py)
 PANELS_AT_ONCE = 16  # panels whose int4 codes are rearranged together: a few MB of temporaries
 
 
@@ -26,7 +26,7 @@ def pack(weight: Weight) -> PackedWeight:
             return pack_int8(weight.codes, weight.scales)
         case GroupedWeight():
             assert weight.bits == 4
-            packed = pack_int4(weight.codes, weight.scales, weight.zeros, weight.order)
+            packed = pack_int4(weight.codes, weight.scales, weight.zeros, weight.order, weight.units)
             return replace(packed, format=grouped_format(weight))
         case _:
             assert isinstance(weight, Tensor), f"no product supports {type(weight).__name__}"
@@ -88,30 +88,54 @@ def copy_panels(packed: Tensor, rows: Tensor) -> None:
         packed[whole, ..., :rest] = rows[whole * PANEL :].movedim(0, -1)
 
 
-def pack_int4(codes: Tensor, scales: Tensor, zeros: Tensor | None = None, order: Tensor | None = None) -> PackedWeight:
+def pack_int4(
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    order: Tensor | None = None,
+    units: Tensor | None = None,
+) -> PackedWeight:
     """Pack uint8 `codes` [outputs, inputs] in 0..15, whose values are (codes - zeros) * scales, group by group.
 
     `scales` [outputs, groups] float; `zeros` [outputs, groups] uint8, or None: 8 everywhere; `order` as in
-    PackedWeight. Groups have equal size, a multiple of 8. Scales keep 11 significant bits, which loses nothing of
-    float16 and bfloat16 scales.
+    PackedWeight; `units` as in GroupedWeight. Groups have equal size, a multiple of 8. Scales keep 11 significant bits
+    in their units, which loses nothing of float16 and bfloat16 scales.
     """
     outputs, inputs = codes.shape
     groups = scales.shape[1]
     group_size = inputs // groups
     if inputs % groups or group_size % OCTET:
         raise ValueError(f"{inputs} inputs in {groups} groups: int4 needs groups whose size is a multiple of {OCTET}")
-    unit = scale_unit(scales)
+    units = units_of(scales, units)
+    stored = scales_in_units(scales, units)
     header = PANEL * (2 if zeros is None else 3)  # bytes before the codes of a group
     shape = (-(-outputs // PANEL), groups, header + PANEL * group_size // 2)
     data = allocate(shape, torch.uint8)
     for panel in range(0, shape[0], PANELS_AT_ONCE):
         part, at = data[panel : panel + PANELS_AT_ONCE], slice(panel * PANEL, (panel + PANELS_AT_ONCE) * PANEL)
-        copy_panels(part[:, :, : PANEL * 2].view(torch.float16), (scales[at].float() / unit).half())
+        copy_panels(part[:, :, : PANEL * 2].view(torch.float16), stored[at])
         if zeros is not None:
             copy_panels(part[:, :, PANEL * 2 : header], zeros[at])
         octets = part[:, :, header:].view(torch.int32).view(len(part), groups, -1, PANEL)
         copy_panels(octets, octet_words(codes[at]).view(-1, groups, group_size // OCTET))
-    return PackedWeight(WeightFormat.INT4, data, outputs, inputs, None, group_size, unit, zeros is not None, order)
+    rest = panel_units(units), group_size, zeros is not None, order
+    return PackedWeight(WeightFormat.INT4, data, outputs, inputs, *rest)
+
+
+def units_of(scales: Tensor, units: Tensor | None) -> Tensor:
+    """The units of `scales` [outputs, groups]: `units` [outputs] if there are any, or else one for all outputs."""
+    return torch.full((len(scales),), scale_unit(scales)) if units is None else torch.where(units == 0, 1.0, units)
+
+
+def scales_in_units(scales: Tensor, units: Tensor) -> Tensor:
+    return (scales.float() / units.unsqueeze(1)).half().contiguous()
+
+
+def panel_units(units: Tensor) -> Tensor:
+    """The units [outputs] as [panels, 64]."""
+    panels = torch.empty(-(-len(units) // PANEL), PANEL)
+    copy_panels(panels, units)
+    return panels
 
 
 def scale_unit(scales: Tensor) -> float:

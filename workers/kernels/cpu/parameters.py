@@ -35,8 +35,11 @@ class GemmInt8Params(ctypes.Structure):
 
 
 class GemmInt4Params(ctypes.Structure):
-    _sizes = ("scale_unit", c_float), ("group_size", c_int32), ("x_dtype", c_int32)
-    _fields_ = (("gemm", GemmParams), ("group_sums", c_void_p), *_sizes)
+    _fields_ = (
+        ("gemm", GemmParams),
+        *((name, c_void_p) for name in ("group_sums", "units")),
+        *((name, c_int32) for name in ("group_size", "x_dtype")),
+    )
 
 
 class SumPartsParams(ctypes.Structure):

@@ -154,7 +154,7 @@ class PackedWriter:
         scales = None if weight.scales is None else self._tensor(file, weight.scales)
         order = None if weight.order is None else self._tensor(file, weight.order)
         rows_dtype = "" if weight.dtype is None else str(weight.dtype).removeprefix("torch.")
-        rest = weight.group_size, weight.scale_unit, weight.has_zeros, weight.skipped, rows_dtype, weight.scale_inputs
+        rest = weight.group_size, weight.has_zeros, weight.skipped, rows_dtype, weight.scale_inputs
         data = self._tensor(file, weight.data)
         return StoredPacked(weight.format, weight.outputs, weight.inputs, data, scales, order, *rest, weight.is_cut)
 

@@ -43,7 +43,6 @@ class StoredPacked(msgspec.Struct, frozen=True):
     scales: StoredTensor | None
     order: StoredTensor | None
     group_size: Size
-    scale_unit: float
     has_zeros: bool
     skipped: Size = 0
     rows_dtype: str = ""
@@ -58,7 +57,6 @@ class StoredPacked(msgspec.Struct, frozen=True):
             self.inputs,
             scales,
             self.group_size,
-            self.scale_unit,
             self.has_zeros,
             order,
             self.skipped,

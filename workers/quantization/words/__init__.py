@@ -1,1 +1,1 @@
-"""Published formats whose codes lie in 32-bit words."""
+"""Published formats whose codes lie in words of 32 or 8 bits."""

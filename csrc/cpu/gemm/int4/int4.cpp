@@ -1,13 +1,14 @@
 // gemm_int4: y = x * weight^T with 4-bit weights in groups along K and 16-bit activations (weight-only).
 //
 // Algorithm  within a group, products of x and the codes (minus 8 if there are no zero points) are summed in float in the
-//            order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment.
+//            order of K; then y += (sum - zero * sum of x over the group) * scale, group after group of a segment, whose y is
+//            multiplied by the output's unit.
 //            Codes are small integers, exact in bfloat16, so the dot instructions of tile.h can be used. For few rows
 //            codes are expanded in registers; for float16 rows, which are first widened, to float. Many rows share a panel
 //            of bfloat16 (slabs.h), or of float where words would be widened.
 // Shapes     x       [rows, inputs]          bfloat16 or float16
 //            weight  [panels, groups, ...]   for each group of each panel of 64 outputs
-//                      scales [64]           float16, in multiples of scale_unit
+//                      scales [64]           float16, in multiples of the output's unit
 //                      zeros  [64]           uint8, only with zero points
 //                      octets [group_size / 8][64] of 32 bits: eight inputs of an output. Nibble j of the low half is
 //                                            input 2j, of the high half input 2j + 1; so bits 4j give word j of bfloat16
@@ -91,7 +92,7 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
   const char* x = (const char*)((const Element*)p.x + of.first_row * p.x_stride);
   const size_t x_bytes = layout.octets * OCTET * sizeof(Element);  // of a group
   const float* sums = product.sums_of(offset + of.first_row);
-  const F32 unit = splat(product.params.scale_unit);
+  const float* const units = product.params.units + of.panel * PANEL;
   with_rows<FEW_ROWS>(of.rows, [&](auto rows) {
     alignas(64) float out[rows * PANEL];
     SegmentSums<rows> segments;
@@ -99,7 +100,7 @@ void multiply_few(const Int4Product& product, const GemmParams& p, const PanelRo
       const int first = layout.groups / p.segments * s, past = first + layout.groups / p.segments;
       few_rows<Codes, rows>(out, x + first * x_bytes, p.x_stride * sizeof(Element), panel + first * layout.group_bytes, past - first, layout,
                             codes, sums ? sums + first : nullptr);
-      segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * unit; });
+      segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(out + m * PANEL + c) * load(units + c); });
     }
     segments.finish(p, of, 0, rows);
   });

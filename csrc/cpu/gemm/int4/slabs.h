@@ -45,14 +45,14 @@ void multiply_slabs(const GemmInt4Params& params, const GemmParams& p, const Int
   alignas(64) float sums[ROWS * PANEL];
   SegmentSums<ROWS> segments;
   const char* panel = (const char*)p.weight + of.panel * layout.panel_bytes;
-  const F32 unit = splat(params.scale_unit);
+  const float* const units = params.units + of.panel * PANEL;
   const int groups = layout.groups / p.segments;  // of a segment
   for (int from = 0; from < of.rows; from += ROWS) {
     const int row = of.first_row + from, rows = std::min(ROWS, of.rows - from);
     for (int s = 0; s < p.segments; s++) {
       std::fill_n(sums, rows * PANEL, 0.0f);
       add(sums, row, rows, panel, s * groups, (s + 1) * groups);
-      segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * unit; });
+      segments.take(s, 0, rows, PANEL, [&](int m, int c, int) { return load(sums + m * PANEL + c) * load(units + c); });
     }
     segments.finish(p, of, from, rows);
   }

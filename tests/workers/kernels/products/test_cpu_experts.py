@@ -109,6 +109,7 @@ FORMS = {
     "int8": (torch.bfloat16, lambda w: Int8Weight((w * 20).round().clamp(-127, 127).to(torch.int8), w.abs().amax(1))),
     "int4": (torch.bfloat16, lambda w: grouped(w, None)),
     "mxfp4": (torch.bfloat16, lambda w: replace(grouped(w, None), is_e2m1=True)),
+    "nvfp4": (torch.bfloat16, lambda w: nvfp4(w)),
     "int4 with zeros": (torch.float16, lambda w: grouped(w, 7)),
 }
 
@@ -118,6 +119,12 @@ def grouped(w, zero):
     zeros = None if zero is None else torch.full(scales.shape, zero, dtype=torch.uint8)
     codes = (w / scales.repeat_interleave(32, 1) + 8).round().clamp(0, 15).to(torch.uint8)
     return GroupedWeight(codes, scales, zeros, 4)
+
+
+def nvfp4(w):
+    """The same with a unit for each output."""
+    units, one = w.abs().amax(1) / 300, grouped(w, None)
+    return replace(one, scales=(one.scales / units[:, None]).half() * units[:, None], is_e2m1=True, units=units)
 
 
 @pytest.mark.parametrize("form", FORMS)

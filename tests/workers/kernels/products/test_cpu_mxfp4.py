@@ -1,4 +1,4 @@
-"""Products with weights in MXFP4: the bits of int4 where int4 has the values, and exact sums of integers."""
+"""Products with weights in MXFP4 and NVFP4: the bits of int4 where int4 has the values, and exact sums of integers."""
 
 import pytest
 import torch
@@ -43,3 +43,17 @@ def test_every_code_has_its_value(pools_of_each_order):
         for rows in (1, 37):
             found = gemm(pool, x[:rows].bfloat16(), pack(weight), out_dtype=torch.float32)
             assert torch.equal(found.double(), exact[:rows])
+
+
+def test_each_output_has_its_unit(pools_of_each_order):
+    """A sum is multiplied by the unit once, so units of powers of two are exact, and others are rounded once."""
+    codes, scales = torch.randint(0, 16, (130, 96), generator=random(0)), torch.randint(1, 9, (130, 6)).float()
+    x = torch.randint(-7, 8, (37, 96), generator=random(2)).bfloat16()
+    units = torch.rand(130, generator=random(3)) * 10.0 ** torch.arange(-30, 22).repeat(3)[:130]
+    plain = GroupedWeight(codes.byte(), scales, None, 4, is_e2m1=True, units=torch.ones(130))
+    weight = GroupedWeight(codes.byte(), scales * units[:, None], None, 4, is_e2m1=True, units=units)
+    exact = x.double() @ plain.dequantized().double().t()
+    for pool in pools_of_each_order:
+        for rows in (1, 2, 37):
+            found = gemm(pool, x[:rows], pack(weight), out_dtype=torch.float32)
+            assert torch.equal(found, exact[:rows].float() * units)

@@ -90,7 +90,7 @@ def _fields_of_format(
 ) -> bytes:
     """As in `gemm`."""
     if weight.format in (WeightFormat.INT4, WeightFormat.MXFP4):
-        return GEMM_INT4(*product, sums, weight.scale_unit, weight.group_size, code, *slices)
+        return GEMM_INT4(*product, sums, pointer(weight.scales), weight.group_size, code, *slices)
     if weight.format in BLOCK_FORMATS:
         return GEMM_BLOCKS(*product, weight.skipped, code, *slices)
     if weight.format == WeightFormat.FP8:
