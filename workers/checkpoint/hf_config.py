@@ -135,6 +135,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     shared_expert_combination_strategy: Literal["average", "sum"] = "average"
     prefix_dense_sliding_window_pattern: Annotated[int, Meta(ge=1)] = 1
     has_rms_norm: bool = False  # instead of layer norms
+    num_unused_embeddings: Size = 0  # Apertus 1.5: rows of the table behind those of the vocabulary
     xielu_alpha_p: list[float] | None = None  # per layer, of GGUF files; other files of Apertus have tensors
     xielu_alpha_n: list[float] | None = None
     swiglu_alpha: float = 1.702  # gpt-oss

@@ -11,6 +11,10 @@ LLAMA: Final = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_hea
 CROSS_ATTENTION: Final = {"cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}
 # of text_config.model_type: the architecture, and what published files leave to the defaults of the format
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "apertus1p5_text": (
+        "Apertus1p5TextForCausalLM",
+        LLAMA | {"vocab_size": 266752, "intermediate_size": 14336, "max_position_embeddings": 65536},
+    ),
     "aria_text": (
         "AriaTextForCausalLM",
         LLAMA | {"intermediate_size": 4096, "max_position_embeddings": 2048},
@@ -29,6 +33,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "deepseek_v3": ("DeepseekV3ForCausalLM", {}),
+    "exaone4": ("Exaone4ForCausalLM", {}),
     "gemma3_text": (
         "Gemma3ForCausalLM",
         {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072},
@@ -38,8 +43,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4_unified_text": ("Gemma4ForCausalLM", {"hidden_size_per_layer_input": 0, "sliding_window": 1024}),
     "glm4v_moe_text": ("Glm4MoeForCausalLM", {"partial_rotary_factor": 0.5}),
     "glm4v_text": ("Glm4ForCausalLM", {}),
+    "hyperclovax": ("HyperCLOVAXForCausalLM", {}),
     "kimi_k2": ("DeepseekV3ForCausalLM", {}),
     "lfm2": ("Lfm2ForCausalLM", {}),
+    "lfm3": ("Lfm3ForCausalLM", {}),
     "llama": ("LlamaForCausalLM", LLAMA | {"intermediate_size": 11008, "max_position_embeddings": 2048}),
     "llama4_text": ("Llama4ForCausalLM", {}),
     "ministral3": ("Ministral3ForCausalLM", {}),
@@ -73,10 +80,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # the whole model's architecture: the text_config.model_type that it has unless config.json says so
 WHOLE_MODELS: dict[str, str] = {
+    "Apertus1p5ForConditionalGeneration": "apertus1p5_text",
     "AriaForConditionalGeneration": "aria_text",
     "AyaVisionForConditionalGeneration": "cohere2",
     "Cohere2VisionForConditionalGeneration": "cohere2",
     "CohereCompassForConditionalGeneration": "cohere_compass_text",
+    "DeepseekVLForConditionalGeneration": "llama",
+    "Exaone4_5_ForConditionalGeneration": "exaone4",
     "Gemma3ForConditionalGeneration": "gemma3_text",
     "Gemma3nForConditionalGeneration": "gemma3n_text",
     "Gemma4ForConditionalGeneration": "gemma4_text",
@@ -84,17 +94,25 @@ WHOLE_MODELS: dict[str, str] = {
     "Glm46VForConditionalGeneration": "glm4v_text",
     "Glm4vForConditionalGeneration": "glm4v_text",
     "Glm4vMoeForConditionalGeneration": "glm4v_moe_text",
+    "HyperCLOVAXVisionV2ForConditionalGeneration": "hyperclovax",
+    "Idefics2ForConditionalGeneration": "mistral",
     "Idefics3ForConditionalGeneration": "llama",
     "InternVLForConditionalGeneration": "qwen2",
+    "JanusForConditionalGeneration": "llama",
     "KimiK25ForConditionalGeneration": "kimi_k2",
     "Kimi_K25ForConditionalGeneration": "kimi_k2",
     "Lfm2VlForConditionalGeneration": "lfm2",
+    "Lfm3VlForConditionalGeneration": "lfm3",
     "Llama4ForConditionalGeneration": "llama4_text",
     "LlavaForConditionalGeneration": "llama",
     "LlavaNextForConditionalGeneration": "llama",
+    "LlavaNextVideoForConditionalGeneration": "llama",
     "LlavaOnevisionForConditionalGeneration": "qwen2",
+    "MiniCPMV4_6ForConditionalGeneration": "qwen3_5_text",
+    "MiniCPMV4_7ForConditionalGeneration": "qwen3_5_text",
     "Mistral3ForConditionalGeneration": "mistral",
     "MllamaForConditionalGeneration": "mllama_text_model",
+    "Ovis2ForConditionalGeneration": "qwen2",
     "Qwen2AudioForConditionalGeneration": "qwen2",
     "Qwen2VLForConditionalGeneration": "qwen2_vl_text",
     "Qwen2_5OmniForConditionalGeneration": "qwen2_5_omni_text",
@@ -108,6 +126,9 @@ WHOLE_MODELS: dict[str, str] = {
     "Qwen3VLForConditionalGeneration": "qwen3_vl_text",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe_text",
     "SmolVLMForConditionalGeneration": "llama",
+    "VideoLlama3ForConditionalGeneration": "qwen2",
+    "VideoLlavaForConditionalGeneration": "llama",
+    "VipLlavaForConditionalGeneration": "llama",
     "VoxtralForConditionalGeneration": "llama",
 }
 # Fields that count in the whole model's: text_config often has only the defaults of the format.

@@ -3,6 +3,7 @@
 from .families.afmoe import AFMOE
 from .families.albert import ALBERT
 from .families.apertus import APERTUS
+from .families.apertus1p5 import APERTUS_1P5
 from .families.arcee import ARCEE
 from .families.aria import ARIA
 from .families.axk1 import AXK1
@@ -201,6 +202,7 @@ FAMILIES = (
     NEMOTRON_H,
     ARCEE,
     APERTUS,
+    APERTUS_1P5,
     BITNET,
     JAIS2,
     NANOCHAT,

@@ -39,6 +39,7 @@ AXK1 = {"architectures": ["AXK1ForCausalLM"]}
 FLINT = {"architectures": ["FlintForCausalLM"], "head_dim": 16, "num_experts": 8, "num_key_value_heads": 2}
 KOLIBRI1 = {"architectures": ["Kolibri1ForCausalLM"], "head_dim": 16, "num_experts": 8, "num_key_value_heads": 2}
 ARIA = {"architectures": ["AriaTextForCausalLM"], "num_key_value_heads": 2}
+APERTUS_1P5 = {"architectures": ["Apertus1p5TextForCausalLM"], "output_vocab_size": 90}
 MLLAMA = {"architectures": ["MllamaForCausalLM"], "num_hidden_layers": 2, "cross_attention_layers": [1]}
 PHI4_MULTIMODAL = {"architectures": ["Phi4MMForCausalLM"]}
 COHERE_COMPASS = {"architectures": ["CohereCompassForCausalLM"]}

@@ -9,6 +9,7 @@ from paged_serve.workers.models.registry import read_geometry
 
 from .small_configs import (
     APERTUS,
+    APERTUS_1P5,
     ARIA,
     AXK1,
     COHERE2_MOE,
@@ -158,6 +159,12 @@ from .small_configs import (
         (FLINT | {"sliding_window": 0}, "sliding_window=0 must be a number above 0"),
         (KOLIBRI1 | {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not supported for Kolibri 1; only \[\] is"),
         (ARIA | {"mlp_bias": True}, "mlp_bias=True is not supported for Aria; only False is"),
+        (
+            APERTUS_1P5 | {"output_vocab_size": 1 << 24},
+            "output_vocab_size=16777216 must be a whole number from 1 to vocab_size=",
+        ),
+        (APERTUS_1P5 | {"output_vocab_size": "90"}, "output_vocab_size='90' must be a whole number"),
+        (APERTUS_1P5 | {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported for Apertus 1.5"),
         (MLLAMA | {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported for Llama 3.2 Vision"),
         (
             MLLAMA | {"cross_attention_layers": [1, 2]},

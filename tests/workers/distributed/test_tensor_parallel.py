@@ -133,7 +133,8 @@ NIGHTLY = [
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),
     *("granite-swa", "granitemoe-swa", "ministral", "cwm", "vaultgemma", "hyperclovax", "jais2", "mellum"),
-    *("apertus", "laguna", "mimo-v2", "mistral4", "longcat-flash", "persimmon", "xglm", "dbrx", "modernbert-decoder"),
+    *("apertus", "apertus1p5", "laguna", "mimo-v2", "mistral4", "longcat-flash", "persimmon", "xglm", "dbrx"),
+    "modernbert-decoder",
     *(
         "flint",
         "mllama",

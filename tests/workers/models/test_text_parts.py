@@ -20,7 +20,15 @@ from ..paged_loop import PagedLoop
 from ..ranks import on_ranks
 from ..tiny_models.checkpoints import ours, random_tokens, randomise, write_checkpoint
 from ..tiny_models.made_adapters import PREFIX, MadeAdapter, make_adapter, write_merged
-from ..tiny_models.text_part_variants import CONFORMER, EXPERTS, LATENT, PATCHES, TEXT, VARIANTS
+from ..tiny_models.text_part_variants import (
+    CONFORMER,
+    EXPERTS,
+    LATENT,
+    PATCHES,
+    SOUND_TOKENS,
+    TEXT,
+    VARIANTS,
+)
 
 HEARING = ("Voxtral", "Qwen2Audio", "Qwen2_5OmniThinker", "Qwen3OmniMoeThinker")
 PROMPT = random_tokens(100)
@@ -60,6 +68,8 @@ def make(name, folder, **changes):
         beside = {"audio_config" if name in HEARING else "vision_config": other}
         if "Thinker" in name:
             beside |= {"vision_config": PATCHES}
+        if name == "Apertus1p5":
+            beside |= {"audio_config": SOUND_TOKENS, "image_token_offset": 207, "audio_token_offset": 223}
         if name == "Gemma3n":
             beside |= {"audio_config": CONFORMER}
             without_images(transformers.models.gemma3n.modeling_gemma3n)

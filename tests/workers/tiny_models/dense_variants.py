@@ -324,6 +324,7 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "hyperclovax-pre-norm": {"family": "HyperCLOVAX", "use_post_norm": False, "attention_multiplier": 0.0625},
     "apertus": {"family": "Apertus", "rms_norm_eps": 0.05, "rope_parameters": LLAMA3_ROPE},
+    "apertus1p5": {"family": "Apertus1p5Text", "vocab_size": 230, "output_vocab_size": 199},
     "jais2": {"family": "Jais2", "head_dim": 32, "layer_norm_eps": 0.05},
     "nanochat": {"family": "NanoChat", "final_logit_softcapping": 9.0, "rms_norm_eps": 0.05},
 }

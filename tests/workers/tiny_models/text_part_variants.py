@@ -87,6 +87,17 @@ LATENT = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+SOUND_TOKENS = {  # of Apertus 1.5
+    "model_type": "wavtokenizer_encoder",
+    "codebook_size": 8,
+    "codebook_dim": 16,
+    "hidden_size": 16,
+    "num_filters": 4,
+    "num_lstm_layers": 1,
+    "decoder_hidden_size": 32,
+    "decoder_intermediate_size": 32,
+    "decoder_num_layers": 1,
+}
 # by name: fields of text_config, and of vision_config or audio_config
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Gemma3": ({"head_dim": 16, "sliding_window": 32}, IMAGES),
@@ -116,6 +127,16 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"head_dim": 16, "layer_types": ["sliding_attention", "full_attention"], "num_global_key_value_heads": 1},
         {"mm_embed_dim": 64, "mm_posemb_size": 8, "output_proj_dims": 64},
     ),
+    "Apertus1p5": (
+        {"vocab_size": 231, "output_vocab_size": 199},
+        {"codebook_size": 16, "embed_dim": 8, "latent_channels": 8, "base_channels": 32, "num_res_blocks": 1},
+    ),
+    "Exaone4_5_": (
+        {"model_type": "exaone4", "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]}
+        | {"sliding_window": 40},
+        PATCHES,
+    ),
+    "HyperCLOVAXVisionV2": ({"model_type": "hyperclovax", "use_post_norm": True}, PATCHES),
     "Mllama": ({"num_hidden_layers": 4, "cross_attention_layers": [1, 2]}, TILES),
     "Mistral3": ({"model_type": "mistral", "head_dim": 16}, IMAGES | {"model_type": "pixtral", "head_dim": 8}),
     "Llama4": ({"head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}, IMAGES),
@@ -150,6 +171,16 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]},
         IMAGES | {"model_type": "siglip2_vision_model"},
     ),
+    "Lfm3Vl": (
+        {"model_type": "lfm3", "head_dim": 16, "layer_types": ["conv", "full_attention"]},
+        IMAGES | {"model_type": "siglip2_vision_model"},
+    ),
+    **dict.fromkeys(("MiniCPMV4_6", "MiniCPMV4_7"), (HYBRID, IMAGES)),
+    **dict.fromkeys(("Ovis2", "VideoLlama3"), ({"model_type": "qwen2"}, IMAGES)),
+    "Idefics2": ({"model_type": "mistral"}, IMAGES),
+    "Janus": ({"model_type": "llama"}, IMAGES),
+    **dict.fromkeys(("LlavaNextVideo", "VideoLlava", "VipLlava"), ({"model_type": "llama"}, CLIP)),
+    "DeepseekVL": ({"model_type": "llama"}, SIGLIP),
     "Glm4v": (HALF_ROTATED, PATCHES),
     "Glm46V": (HALF_ROTATED | {"model_type": "glm4v_text"}, PATCHES | {"model_type": "glm4v_vision"}),
     "Glm4vMoe": (HALF_ROTATED | EXPERTS | {"n_routed_experts": 8}, PATCHES),

@@ -56,6 +56,7 @@ NOT_AT_HAND = {
     "MellumForCausalLM",
     "Jais2ForCausalLM",
     "ApertusForCausalLM",
+    "Apertus1p5TextForCausalLM",
     "LagunaForCausalLM",
     "MiMoV2FlashForCausalLM",
     "Mistral4ForCausalLM",
