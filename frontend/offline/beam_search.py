@@ -50,4 +50,5 @@ def beam_search(
 def _with_text(beam: BeamSearchSequence, params: BeamSearchParams, tokenizer: Tokenizer) -> BeamSearchSequence:
     hides_end = beam.finish_reason == "stop" and not params.include_stop_str_in_output
     shown = beam.tokens[:-1] if hides_end else beam.tokens
-    return replace(beam, text=tokenizer.decode(shown, skip_special_tokens=not params.include_stop_str_in_output))
+    skips = params.skip_special_tokens and not params.include_stop_str_in_output
+    return replace(beam, text=tokenizer.decode(shown, skip_special_tokens=skips))

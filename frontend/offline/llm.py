@@ -31,7 +31,7 @@ from ..text.model_tokenizer import ModelTokenizer
 from .batch import Batch, Job
 from .beam_search import BeamSearchOutput, beam_search
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
-from .model_text import ChatOptions, ModelText
+from .model_text import CHAT_OPTIONS, ChatOptions, ModelText
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pooling.methods import PoolingMethods
 from .progress import MakeBar, ProgressBar
@@ -118,9 +118,23 @@ class LLM(PoolingMethods):
         """Queue prompts, given as for `generate`, until `wait_for_completion`. Returns their request ids."""
         check_keywords(vllm_keywords, LLM.enqueue.__annotations__)
         parsed = parse_prompts(prompts, tokenization(tokenization_kwargs))
-        jobs = self._jobs(parsed, sampling_params, priority, lora_request, len(self._enqueued))
-        self._enqueued += jobs
-        return [str(job.number) for job in jobs]
+        return self._enqueue(parsed, sampling_params, priority, lora_request)
+
+    def enqueue_chat(
+        self,
+        messages: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int | Sequence[int] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Queue conversations, given as for `chat` with its `options`; otherwise as `enqueue`."""
+        given = {name: options.pop(name) for name in CHAT_OPTIONS & options.keys()}
+        check_keywords(options, LLM.chat.__annotations__)
+        chat = ChatOptions(**given, tokenization=tokenization(tokenization_kwargs))
+        return self._enqueue(self._conversations(messages, chat), sampling_params, priority, lora_request)
 
     def wait_for_completion(self, *, use_tqdm: bool | MakeBar = True) -> list[RequestOutput]:
         """Complete the prompts enqueued since the last call, in order. Raises InvalidRequest as `generate` does."""
@@ -163,9 +177,7 @@ class LLM(PoolingMethods):
             tokenization(tokenization_kwargs),
             documents,
         )
-        several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
-        conversations = messages if several else [messages]
-        prompts = [self._text.chat_prompt(conversation, options) for conversation in conversations]
+        prompts = self._conversations(messages, options)
         return self._run(self._jobs(prompts, sampling_params, priority, lora_request), use_tqdm)
 
     def beam_search(
@@ -205,6 +217,10 @@ class LLM(PoolingMethods):
         """The address for `Client.connect`, in this process and other processes of the same user."""
         return self._engine.run_dir
 
+    def get_world_size(self) -> int:
+        """The number of ranks that the model is divided into."""
+        return self.config.parallel.tensor_parallel_size
+
     def get_tokenizer(self) -> ModelTokenizer:
         return self._text.model_tokenizer()
 
@@ -241,6 +257,16 @@ class LLM(PoolingMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _conversations(self, messages: Any, options: ChatOptions) -> list[Prompt]:
+        """The prompts of one conversation, or of a list of conversations."""
+        several = isinstance(messages, list | tuple) and messages and not isinstance(messages[0], Mapping)
+        return [self._text.chat_prompt(each, options) for each in (messages if several else [messages])]
+
+    def _enqueue(self, prompts: list[Prompt], sampling_params: Any, priority: Any, lora_request: Any) -> list[str]:
+        jobs = self._jobs(prompts, sampling_params, priority, lora_request, len(self._enqueued))
+        self._enqueued += jobs
+        return [str(job.number) for job in jobs]
 
     def _jobs(
         self, prompts: list[Prompt], sampling_params: Any, priority: Any, lora_request: Any = None, first: int = 0

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ from ..text.model_tokenizer import ModelTokenizer
 from ..text.tokenizer import Tokenizer
 from .chat_message import ChatReading
 from .outputs import generated
-from .prompts import AS_USUAL, ChangeableSamplingParams, Prompt, Tokenization, checked_text
+from .prompts import AS_USUAL, Prompt, Tokenization, checked_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ class ChatOptions:
         }
 
 
+CHAT_OPTIONS = {each.name for each in fields(ChatOptions)} - {"tokenization"}
+
+
 class ModelText:
     """Thread-safe. Raises ConfigError for unsuitable files of the model."""
 
@@ -76,8 +79,7 @@ class ModelText:
         self._given_lock = threading.Lock()  # keeps a renderer from being replaced while it renders
 
     def changeable_default_params(self) -> SamplingParams:
-        fields = {name: getattr(self.default_params, name) for name in SamplingParams.__struct_fields__}
-        return ChangeableSamplingParams(**fields)
+        return self.default_params.clone()
 
     def model_tokenizer(self) -> ModelTokenizer:
         def rendered(conversation: Any, **options: Any) -> tuple[str, list[int]]:

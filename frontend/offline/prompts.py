@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from paged_serve.protocol.errors import InvalidRequest
-from paged_serve.protocol.messages.sampling_params import RequestOutputKind, SamplingParams
+from paged_serve.protocol.messages.sampling_params import ChangeableSamplingParams, RequestOutputKind, SamplingParams
 
 from ..client.request_terms import instance_of
 from ..text.breakers import with_breakers
@@ -33,6 +33,7 @@ _TYPES = ("text", "token")  # what vLLM itself writes as the `type` of a prompt
 _VLLM_KEYWORDS: dict[str, tuple[tuple[Any, ...], str]] = {  # keyword of vLLM: (accepted values, why no others are)
     "chat_template_content_format": (("auto", "string"), "a template gets the parts of a content as one text"),
     "mm_processor_kwargs": (({},), _NO_MEDIA),
+    "use_tqdm": ((True, False), "this method computes nothing"),
 }
 
 
@@ -69,20 +70,6 @@ class Prompt:
         if self.tokenization.truncate_prompt_tokens == WHOLE:
             most = max(1, max_model_len - (max_tokens or 1))
             self.tokenization = msgspec.structs.replace(self.tokenization, truncate_prompt_tokens=most)
-
-
-class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
-    """SamplingParams whose fields may be set, as in vLLM; LLM checks them when they are used."""
-
-    def checked(self) -> SamplingParams:
-        """Raises InvalidRequest naming the field, the value and the limit."""
-        return SamplingParams(**{name: getattr(self, name) for name in self.__struct_fields__})
-
-    def __eq__(self, other: object) -> bool:
-        names = self.__struct_fields__
-        return isinstance(other, SamplingParams) and all(getattr(self, name) == getattr(other, name) for name in names)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def parse_prompts(prompts: Any, tokenization: Tokenization = AS_USUAL) -> list[Prompt]:

@@ -32,15 +32,22 @@ class BeamSearchParams:
     temperature: float = 0.0  # for the one token sampled per step; the most likely tokens are always candidates
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False  # whether the text includes that of the end token
+    skip_special_tokens: bool = True  # whether the text omits special tokens
+    structured_outputs: None = None  # refused otherwise
 
     def __post_init__(self) -> None:
         for name in ("beam_width", "max_tokens"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidRequest(f"{name} is {value!r:.100}; it must be an integer of at least 1", name)
-        for name in ("ignore_eos", "include_stop_str_in_output"):
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InvalidRequest(f"{name} is {value!r:.100}; it must be true or false", name)
+        if self.structured_outputs is not None:
+            raise InvalidRequest(
+                "structured_outputs: a beam search follows no grammar; use SamplingParams with best_of instead",
+                "structured_outputs",
+            )
         penalty, most = self.length_penalty, MAX_LENGTH_PENALTY
         if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not -most <= penalty <= most:
             says = f"length_penalty is {penalty!r:.100}; it must be a number from -{most} to {most}"

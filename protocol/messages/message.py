@@ -7,13 +7,15 @@ handshake compares `schema_hash`, so a mixed start fails at once instead of misr
 import hashlib
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sized
 from enum import Enum
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import FieldInfo
+
+from ..errors import InvalidRequest
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 4 << 20  # one message; a prompt of 1M tokens
@@ -181,3 +183,24 @@ def _default(field: FieldInfo) -> Any:
 
 def _whole(number: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def check_length(field: str, entries: Sized, limit: int) -> None:
+    if len(entries) > limit:
+        raise InvalidRequest(f"{field} has {len(entries)} entries; at most {limit} are allowed", field)
+
+
+def check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:
+    check_length(field, ids, limit)
+    # Whole lists at C speed: a list may name a whole vocabulary, and the engine core checks it in its loop.
+    if ids and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID):
+        wrong = next(token for token in ids if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID)
+        raise InvalidRequest(f"{field} names {wrong!r:.100}, which is not a token id", field)
+
+
+def check_strings(field: str, texts: tuple[Any, ...], limit: int, max_chars: int) -> None:
+    check_length(field, texts, limit)
+    if not all(isinstance(text, str) and 0 < len(text) <= max_chars for text in texts):
+        raise InvalidRequest(f"{field} entries must be strings of 1 to {max_chars} characters", field)
+    if any(map(has_half_pair, texts)):
+        raise InvalidRequest(f"{field} has half of a surrogate pair, which is not valid text", field)

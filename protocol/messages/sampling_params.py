@@ -1,7 +1,7 @@
 """The sampling parameters of a request, with every bound in one table. Names and defaults are vLLM's."""
 
 import sys
-from collections.abc import Collection, Sized
+from copy import deepcopy
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 from ..errors import InvalidRequest
 from ..parameter_keywords import WithKeywords
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
-from .message import MAX_TOKEN_ID, TokenId, has_half_pair
+from .message import MAX_TOKEN_ID, TokenId, check_length, check_strings, check_token_ids
 from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
 from .structured_outputs import Grammar, StructuredOutputsParams
 
@@ -20,6 +20,7 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_BIAS = 100.0
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 256
 MAX_STOP_TOKEN_IDS = 1024
@@ -155,6 +156,18 @@ class SamplingParams(
     def _set(self, name: str, value: Any) -> None:
         msgspec.structs.force_setattr(self, name, value)
 
+    @classmethod
+    def from_optional(cls, **fields: Any) -> "SamplingParams":
+        """From fields of a JSON body, as in vLLM: texts name tokens in logit_bias, whose values are brought within
+        bounds."""
+        if isinstance(bias := fields.get("logit_bias"), dict):
+            fields["logit_bias"] = {_as_token_id(token): _within_bounds(value) for token, value in bias.items()}
+        return cls(**fields)
+
+    def clone(self) -> "ChangeableSamplingParams":
+        """A copy whose fields may be set."""
+        return ChangeableSamplingParams(**{name: deepcopy(getattr(self, name)) for name in self.__struct_fields__})
+
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
@@ -177,6 +190,20 @@ class SamplingParams(
                 raise InvalidRequest(f"{field} names token {wrong}; the vocabulary is 0..{vocab_size - 1}", field)
 
 
+class ChangeableSamplingParams(SamplingParams, frozen=False, eq=False):  # type: ignore[misc]  # msgspec allows it
+    """SamplingParams whose fields may be set, as in vLLM; LLM checks them when they are used."""
+
+    def checked(self) -> SamplingParams:
+        """Raises InvalidRequest naming the field, the value and the limit."""
+        return SamplingParams(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+    def __eq__(self, other: object) -> bool:
+        names = self.__struct_fields__
+        return isinstance(other, SamplingParams) and all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 _STRUCTS: dict[str, type[msgspec.Struct]] = {
     "structured_outputs": StructuredOutputsParams,
     "grammar": Grammar,
@@ -191,6 +218,15 @@ def _as_tuple(field: str, value: Any) -> tuple[Any, ...]:
     if value is not None and not isinstance(value, list | tuple):
         raise InvalidRequest(f"{field} is {value!r:.100}; it must be a list", field)
     return tuple(value or ())
+
+
+def _as_token_id(token: Any) -> Any:
+    return int(token) if isinstance(token, str) and token.isdecimal() and token.isascii() else token
+
+
+def _within_bounds(bias: Any) -> Any:
+    is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+    return min(max(bias, -MAX_BIAS), MAX_BIAS) if is_number else bias
 
 
 def _check(params: SamplingParams) -> None:
@@ -228,25 +264,25 @@ def _check(params: SamplingParams) -> None:
 
 def _check_lists(params: SamplingParams) -> None:
     """Check the length and the entries of every list, and contradictions with other parameters."""
-    _check_strings("stop", params.stop, MAX_STOP_STRINGS)
+    check_strings("stop", params.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_CHARS)
     if params.stop and not params.detokenize:
         raise InvalidRequest("stop needs text and detokenize is false; leave one of them out", "stop")
-    _check_strings("bad_words", params.bad_words, MAX_BAD_WORDS)
-    _check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
-    _check_token_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)
+    check_strings("bad_words", params.bad_words, MAX_BAD_WORDS, MAX_STOP_STRING_CHARS)
+    check_token_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
+    check_token_ids("logprob_token_ids", params.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)
     if (num_named := len(params.logprob_token_ids)) and params.logprobs != num_named:
         raise InvalidRequest(
             f"logprob_token_ids names {num_named} tokens and logprobs is {params.logprobs}; leave logprobs out",
             "logprob_token_ids",
         )
     name = "bad_words_token_ids"
-    _check_length(name, params.bad_words_token_ids, 2 * MAX_BAD_WORDS)  # each with and without a space before it
+    check_length(name, params.bad_words_token_ids, 2 * MAX_BAD_WORDS)  # each with and without a space before it
     for word in params.bad_words_token_ids:
-        _check_token_ids(name, word, MAX_BAD_WORD_TOKENS)
+        check_token_ids(name, word, MAX_BAD_WORD_TOKENS)
         if not word:
             raise InvalidRequest(f"{name} has a word without tokens", name)
     if params.allowed_token_ids is not None:
-        _check_token_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
+        check_token_ids("allowed_token_ids", params.allowed_token_ids, MAX_ALLOWED_TOKEN_IDS)
         if not params.allowed_token_ids:
             raise InvalidRequest("allowed_token_ids is empty; leave it out or name one token", "allowed_token_ids")
     if params.logit_bias is not None:
@@ -260,31 +296,10 @@ def _check_with_grammar(params: SamplingParams) -> None:
             raise InvalidRequest(f"{name} contradicts structured_outputs; leave one of them out", name)
 
 
-def _check_length(field: str, entries: Sized, limit: int) -> None:
-    if len(entries) > limit:
-        raise InvalidRequest(f"{field} has {len(entries)} entries; at most {limit} are allowed", field)
-
-
-def _check_strings(field: str, texts: tuple[Any, ...], limit: int) -> None:
-    _check_length(field, texts, limit)
-    if not all(isinstance(text, str) and 0 < len(text) <= MAX_STOP_STRING_CHARS for text in texts):
-        raise InvalidRequest(f"{field} entries must be strings of 1 to {MAX_STOP_STRING_CHARS} characters", field)
-    if any(map(has_half_pair, texts)):
-        raise InvalidRequest(f"{field} has half of a surrogate pair, which is not valid text", field)
-
-
-def _check_token_ids(field: str, ids: Collection[Any], limit: int) -> None:
-    _check_length(field, ids, limit)
-    # Whole lists at C speed: a list may name a whole vocabulary, and the engine core checks it in its loop.
-    if ids and (set(map(type, ids)) != {int} or not 0 <= min(ids) <= max(ids) <= MAX_TOKEN_ID):
-        wrong = next(token for token in ids if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID)
-        raise InvalidRequest(f"{field} names {wrong!r:.100}, which is not a token id", field)
-
-
 def _check_logit_bias(logit_bias: Any) -> None:
     if not isinstance(logit_bias, dict):
         raise InvalidRequest(f"logit_bias is {logit_bias!r:.100}; it must map token ids to numbers", "logit_bias")
-    _check_token_ids("logit_bias", logit_bias, MAX_LOGIT_BIAS)
+    check_token_ids("logit_bias", logit_bias, MAX_LOGIT_BIAS)
     for token, bias in logit_bias.items():
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not -_MAX_FLOAT <= bias <= _MAX_FLOAT:
             raise InvalidRequest(f"logit_bias of token {token} is {bias!r:.100}; it must be finite", "logit_bias")

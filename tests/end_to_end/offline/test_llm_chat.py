@@ -175,6 +175,19 @@ def test_enqueued_prompts_are_completed_together(llm):
     assert llm.wait_for_completion() == []
 
 
+def test_enqueued_conversations_are_answered_with_the_prompts(llm):
+    options = {"tools": [WEATHER], "tool_choice": "required"}
+    assert llm.get_world_size() == 1
+    assert llm.enqueue_chat(ASKED, WILD, use_tqdm=False, **options) == ["0"]
+    assert llm.enqueue("The sea", GREEDY) == ["1"]
+    assert llm.enqueue_chat([FRANCE, FRANCE], GREEDY) == ["2", "3"]
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    same = [*llm.chat(ASKED, WILD, **options), *llm.generate("The sea", GREEDY), *llm.chat([FRANCE, FRANCE], GREEDY)]
+    assert [output.outputs for output in outputs] == [output.outputs for output in same]
+    with pytest.raises(InvalidRequest, match=r"tool_choce is not a keyword of this method; did you mean tool_choice\?"):
+        llm.enqueue_chat(FRANCE, tool_choce="auto")
+
+
 @pytest.fixture(scope="module")
 def shut_down():
     """The answers of an AsyncLLM, and what was left of it when it was shut down."""

@@ -78,6 +78,9 @@ def test_narrow_beams_are_the_best_at_each_step():
     [output] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER, LIMITS)
     assert [tuple(beam.tokens) for beam in output.sequences] == [tokens for _, tokens in beams]
     assert output.sequences[0].text == " ".join(map(str, beams[0][1]))
+    params = replace(params, include_stop_str_in_output=False, skip_special_tokens=False)
+    [shown] = beam_search(one_step(9, 2), [PROMPT], params, TOKENIZER, LIMITS)
+    assert [beam.text for beam in shown.sequences] == [beam.text for beam in output.sequences]
     assert {beam.finish_reason for beam in output.sequences} == {"length"}
 
 
@@ -104,6 +107,7 @@ def test_the_score_of_the_longest_sequence_is_a_number(penalty):
         ("max_tokens", 2.0, "max_tokens is 2.0; it must be an integer of at least 1"),
         ("ignore_eos", "no", "ignore_eos is 'no'; it must be true or false"),
         ("include_stop_str_in_output", 1, "include_stop_str_in_output is 1; it must be true or false"),
+        ("structured_outputs", "x", "a beam search follows no grammar; use SamplingParams with best_of instead"),
         ("length_penalty", None, "length_penalty is None; it must be a number from -40 to 40"),
         ("length_penalty", math.nan, "length_penalty is nan; it must be a number from -40 to 40"),
         ("length_penalty", 41, "length_penalty is 41; it must be a number from -40 to 40"),

@@ -229,6 +229,28 @@ def test_none_stands_for_the_default_except_where_it_means_no_limit():
     assert SamplingParams(**fields) == SamplingParams(max_tokens=None)
 
 
+def test_a_clone_is_equal_and_its_fields_may_be_set():
+    params = SamplingParams(temperature=0.5, logit_bias={5: 1.0}, stop="x", max_tokens=None)
+    clone = params.clone()
+    assert clone == params
+    clone.max_tokens, clone.logit_bias[6] = 3, 2.0
+    assert (params.max_tokens, params.logit_bias) == (None, {5: 1.0})
+    assert clone.clone().checked() == SamplingParams(
+        temperature=0.5, logit_bias={5: 1.0, 6: 2.0}, stop="x", max_tokens=3
+    )
+    clone.top_p = 2
+    with pytest.raises(InvalidRequest, match="top_p is 2"):
+        clone.checked()
+
+
+def test_optional_fields_are_read_as_in_the_body_of_a_request():
+    params = SamplingParams.from_optional(temperature=None, logit_bias={"5": 200, 6: -1}, stop=None)
+    assert params == SamplingParams(logit_bias={5: 100.0, 6: -1.0})
+    for wrong in ({"x": 1}, {"5": "much"}, [5]):
+        with pytest.raises(InvalidRequest, match="logit_bias"):
+            SamplingParams.from_optional(logit_bias=wrong)
+
+
 def test_keywords_of_vllm_without_an_effect_are_accepted():
     nothing = {"extra_args": {}, "flat_logprobs": False, "watermarking": False, "stream_interval": 1}
     nothing |= {"skip_clone": True, "use_beam_search": False, "truncate_prompt_tokens": None}
