@@ -167,10 +167,12 @@ class Service:
         index: int = 0,
         run_dir: str = "",
         buffers: BufferBudget | None = None,
+        is_replacement: bool = False,
     ) -> "Service":
         """Raises ConfigError if the tokenizer is unsuitable for the model's tasks.
 
         The metrics of frontend `index` are merged with those of the others in `run_dir`. `buffers`: None for its own.
+        `is_replacement`: of a process that ended; it serves even if stored responses cannot be read.
         """
         text.tokenizer.check_tasks(engine.limits.tasks)
         config = text.config
@@ -193,7 +195,7 @@ class Service:
             metrics=Metrics(names[0], config.server.metrics_compat, index, config.lora.max_loras, block_size),
             answers=AnswerStore(config.server, buffers),
             buffers=buffers,
-            stored=StoredResponses.of(config.server, index),
+            stored=StoredResponses.of(config.server, index, is_replacement=is_replacement),
             model_names=names,
             adapters=text.adapters,
             longest_token_chars=text.longest_token_chars,

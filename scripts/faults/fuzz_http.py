@@ -3,7 +3,7 @@
     python scripts/faults/fuzz_http.py --count 1_000_000 --seed 1
 
 `--limit-s` ends it early. The exit status is 1, and the bytes are printed, if the server answered with 500 or above
-(but 501, of an unsupported route), logged a traceback or stopped answering.
+(but 501, of a route of other servers that is refused by name), logged a traceback or stopped answering.
 """
 
 import argparse

@@ -66,6 +66,7 @@ class Server:
     run_dir: str = ""
     ends: bool = True  # whether EOS follows the text; otherwise the output ends by length
     limits: Welcome = LIMITS
+    is_replacement: bool = False  # of a process that ended
 
     def __post_init__(self) -> None:
         model = ModelConfig(model=str(self.folder), plugins=self.plugins)
@@ -79,7 +80,9 @@ class Server:
         self.engine = FakeEngine([self.tokenizer.encode(self.text)], eos, limits=self.limits)
         self.admission = Admission(max_active=8)
         self.app = Application(config.server, self.admission, lambda: self.engine.ready)
-        self.app.router, self.admin = make_routers(Service.of(text, self.engine, self.admission))
+        self.app.router, self.admin = make_routers(
+            Service.of(text, self.engine, self.admission, is_replacement=self.is_replacement)
+        )
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> httpx.Response:
         async def send() -> httpx.Response:

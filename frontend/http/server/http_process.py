@@ -181,7 +181,15 @@ class FrontendProcess:
         self._client = self._buffers.outputs = await connecting
         self._client.on_outputs = self._buffers.outputs_arrived
         router, self._admin.router = make_routers(
-            service.of(text, self._client, self._admission, child.index, child.run_dir, self._buffers)
+            service.of(
+                text,
+                self._client,
+                self._admission,
+                child.index,
+                child.run_dir,
+                self._buffers,
+                is_replacement=child.epoch > 0,
+            )
         )
         self._app.router = router
         gc.freeze()  # objects alive now stay alive, and collecting them would hold up all requests

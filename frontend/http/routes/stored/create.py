@@ -12,6 +12,7 @@ import msgspec
 from paged_serve.protocol.errors import Overloaded
 
 from ....buffer_budget import Lease
+from ...exchange.auth import Tenant
 from ...exchange.errors import HttpError
 from ...exchange.exchange import Exchange
 from ...idempotency.keys import KeyedRequest, idempotency_key, request_digest
@@ -39,7 +40,7 @@ async def create_response(service: Service, exchange: Exchange) -> None:
     await _check_admission(service, exchange, store)
     raw = await exchange.peek()
     asked = await service.off_loop(len(raw), references_of, raw)
-    endpoint = _endpoint(store, store.caller_of(exchange.tenant), asked, exchange.lease)
+    endpoint = _endpoint(store, exchange.tenant, asked, exchange.lease)
     if not asked.background:
         await create_answer(service, exchange, endpoint)
         return
@@ -63,25 +64,25 @@ async def _check_admission(service: Service, exchange: Exchange, store: StoredRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredEndpoint(Endpoint):
-    """The endpoint for one request of `caller`; `asked`: what it refers to, which is read when the body is decoded."""
+    """The endpoint for one request of `tenant`; `asked`: what it refers to, which is read when the body is decoded."""
 
     store: StoredResponses
-    caller: bytes
+    tenant: Tenant
     asked: References
     lease: Lease  # for the memory of what it refers to
 
     async def decode(self, service: Service, raw: bytes) -> tuple[Any, bytes, str, list[str]]:
-        earlier = await earlier_of(self.store, self.caller, self.asked, self.lease)
+        earlier = await earlier_of(self.store, self.tenant, self.asked, self.lease)
         with_earlier = replace(self, translate=partial(translate, earlier=earlier))
         return await Endpoint.decode(with_earlier, service, raw)
 
 
-def _endpoint(store: StoredResponses, caller: bytes, asked: References, lease: Lease) -> _StoredEndpoint:
+def _endpoint(store: StoredResponses, tenant: Tenant, asked: References, lease: Lease) -> _StoredEndpoint:
     def writer(
         service: Service, body: TranslatedResponsesRequest, prompts: list[Prompt], generation: Generation
     ) -> ResponseWriter:
         async def keep(response: Response) -> None:
-            await store.add(row_of(caller, response, body), ended(response).items)
+            await store.add(row_of(store.caller_of(tenant), response, body), ended(response).items)
 
         source = ChatSource(service, body, prompts[0], generation)
         return ResponseWriter(source, body.asked, keep) if body.asked.store else ResponseWriter(source, body.asked)
@@ -93,7 +94,7 @@ def _endpoint(store: StoredResponses, caller: bytes, asked: References, lease: L
         writer,
         store.new_id(int(time.time())),
         store=store,
-        caller=caller,
+        tenant=tenant,
         asked=asked,
         lease=lease,
     )
@@ -104,7 +105,7 @@ async def _answer_in_background(
 ) -> None:
     """Accept a background response, or find it by its key; answer with its current state or its stream."""
     key, caller = idempotency_key(exchange.headers), store.caller_of(exchange.tenant)
-    await store.resumed.wait()
+    await store.until_resumed()
     async with nullcontext() if key is None else store.accepting(caller, key):
         row = None if key is None else await store.of_key(caller, key)
         request = None if key is None else await _keyed(service, exchange, key, raw, row)

@@ -9,6 +9,7 @@ from paged_serve.protocol.errors import InvalidRequest
 
 from ....buffer_budget import Lease
 from ....conversation.messages import MAX_MESSAGES
+from ...exchange.auth import Tenant
 from ...exchange.body import MAX_BODY_BYTES
 from ...exchange.errors import HttpError
 from ...exchange.memory_costs import DECODED_PER_BYTE
@@ -54,8 +55,11 @@ class _Output(msgspec.Struct):
     output: msgspec.Raw
 
 
-async def earlier_of(store: StoredResponses, caller: bytes, asked: References, lease: Lease) -> Earlier:
+async def earlier_of(store: StoredResponses, tenant: Tenant, asked: References, lease: Lease) -> Earlier:
     """`lease`: grows by the memory of what is read. Raises InvalidRequest, or Overloaded without memory for it."""
+    if asked.previous_response_id is None and not asked.item_ids:
+        return Earlier([], {}, is_stored=True)
+    caller = store.caller_of(tenant)
     parts = await _parts(store, caller, asked.previous_response_id)
     found: dict[str, bytes] = {}
     for item_id in asked.item_ids[:MAX_MESSAGES]:

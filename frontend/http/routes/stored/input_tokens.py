@@ -35,4 +35,4 @@ async def _earlier(service: Service, exchange: Exchange, raw: bytes) -> Earlier:
     if (store := service.stored) is None:
         return NOTHING_EARLIER
     asked = await service.off_loop(len(raw), references_of, raw)
-    return await earlier_of(store, store.caller_of(exchange.tenant), asked, exchange.lease)
+    return await earlier_of(store, exchange.tenant, asked, exchange.lease)

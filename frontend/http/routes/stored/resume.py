@@ -113,9 +113,10 @@ async def resume_responses(service: Service, tenants: Sequence[Tenant], *, prede
     store, turn = service.stored, asyncio.Lock()
     if store is None:
         return False
+    rows = await store.jobs()
     by_caller = {store.caller_of(tenant): tenant for tenant in (NO_KEY, *tenants)}
     isolation, has_deadly = Isolation(store) if predecessor_failed else None, False
-    for row in await store.jobs():
+    for row in rows:
         if isolation is None and row.isolations:
             with suppress(HttpError):
                 await store.set_isolations(row, 0)

@@ -122,7 +122,7 @@ def _store(service: Service) -> StoredResponses:
 async def _row(service: Service, exchange: Exchange) -> Row:
     """The row of the response whose id is in the path."""
     store = _store(service)
-    await store.resumed.wait()
+    await store.until_resumed()
     return await store.find(store.caller_of(exchange.tenant), exchange.scope["path_params"]["id"])
 
 

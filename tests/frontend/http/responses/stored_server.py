@@ -21,10 +21,10 @@ def stored_servers(tmp_path):
     """A function that starts servers of one folder: each is another process of the same server."""
     (tmp_path / "t.jinja").write_text(TEMPLATE)
 
-    def start(output: str = OUTPUT, lora: LoraConfig | None = None, **options) -> Server:
+    def start(output: str = OUTPUT, lora: LoraConfig | None = None, is_replacement: bool = False, **options) -> Server:
         folder = make_model_folder(tmp_path / "model")
         named = {"chat_template": str(tmp_path / "t.jinja"), "store_responses": str(tmp_path / "stored"), **options}
-        server = Server(folder, output, named, lora=lora or LoraConfig())
+        server = Server(folder, output, named, lora=lora or LoraConfig(), is_replacement=is_replacement)
         server.engine.limits = msgspec.structs.replace(server.engine.limits, max_model_len=2048)
         return server
 
