@@ -57,7 +57,7 @@ class Answer:
             yield Piece("arguments", text)
 
     def message(self, *, is_whole: bool) -> dict[str, Any] | None:
-        """The message; None for an empty answer. The calls of an answer that was stopped are left out."""
+        """The message; None for an empty answer. The calls of an answer that was cut off are left out."""
         calls = [self._calls[index] for index in sorted(self._calls)] if is_whole else []
         if not (self._content or self._reasoning or calls):
             return None

@@ -15,7 +15,11 @@ from .reader import Reader
 from .session import Message, Session
 
 PATH = "/v1/chat/completions"
-CUT_OFF = {"length": "cut off at the longest answer; see /set max_tokens", "repetition": "it repeated itself"}
+CUT_OFF = {
+    "length": "cut off at the longest answer; see /set max_tokens",
+    "repetition": "it repeated itself",
+    "abort": "the server's operator ended it",
+}
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class Chat:
                         click.echo()
                     click.echo(text if kind == "content" else click.style(text, dim=True), nl=False)
                     last = kind
-            is_whole = True
+            is_whole = answer.finish_reason not in CUT_OFF
         except KeyboardInterrupt:
             pass
         except PagedServeError as error:

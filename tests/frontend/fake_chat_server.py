@@ -15,7 +15,9 @@ class FakeServer(ThreadingHTTPServer):
         self.models = json.dumps({"data": [{"id": "small"}]})
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
-        self.answers: list[list[dict]] = []  # the deltas of the next chats' answers; then `words` again
+        self.answers: list[
+            list[dict]
+        ] = []  # the deltas of the next chats' answers, maybe with a finish_reason; then `words` again
         self.holds_after: int | None = None  # pause after so many events of an answer, until `release`
         self._released = threading.Event()
         self.refusal = ""
@@ -52,7 +54,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.keys.append((self.headers["Idempotency-Key"], had))
         choices = [{"text": word} for word in self.server.words]
         if "chat" in self.path:
-            choices = [{"delta": delta} for delta in self.server.deltas()]
+            deltas = map(dict, self.server.deltas())
+            choices = [{"finish_reason": each.pop("finish_reason", None), "delta": each} for each in deltas]
         events = [json.dumps({"choices": [choice]}) for choice in choices]
         if "stream_options" in body:
             events.append(json.dumps({"choices": [], "usage": {"completion_tokens": 3}}))

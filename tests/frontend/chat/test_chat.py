@@ -91,6 +91,18 @@ def test_a_call_without_a_result_leaves_no_trace(server):
     assert len(server.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [("length", "cut off at the longest answer"), ("abort", "the server's operator ended it")],
+)
+def test_a_call_that_is_cut_off_needs_no_result(server, reason, says):
+    server.answers = [[{"content": "Let me see. "}, *CALL[:2], {"finish_reason": reason}]]
+    done = chat(server, "2 + 2?", "thanks")
+    assert "result of add" not in done.stdout
+    assert f"[{says}" in done.stderr
+    assert messages(server)[1][1] == {"role": "assistant", "content": "Let me see. "}
+
+
 def test_reasoning_is_shown_separately_and_sent_back(server):
     thinks = [{"reasoning_content": "Hm. "}, {"content": "Yes."}]
     server.answers = [thinks, thinks, thinks]
