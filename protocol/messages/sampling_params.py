@@ -43,7 +43,7 @@ class FinishReason(IntEnum):
     def api_name(self) -> str:
         return self.name.lower()
 
-    def __str__(self) -> str:  # a program that prints a delta of the client library shows "stop", not 0
+    def __str__(self) -> str:  # a program that prints a delta of the client library shows "stop", not 1
         return self.api_name
 
 

@@ -33,7 +33,7 @@ from .outputs import (
 from .prompts import PoolingJob, PoolingOptions, check_task, jobs_of, pairs_of, params_for
 
 Params = PoolingParams | Sequence[PoolingParams] | None
-LoraRequest = LoRARequest | Sequence[LoRARequest | None] | None
+Loras = LoRARequest | Sequence[LoRARequest | None] | None
 
 
 class PoolingMethods:
@@ -58,7 +58,7 @@ class PoolingMethods:
         *,
         pooling_task: PoolingTask | None = None,
         use_tqdm: bool | MakeBar = True,
-        lora_request: LoraRequest = None,
+        lora_request: Loras = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -77,7 +77,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
-        lora_request: LoraRequest = None,
+        lora_request: Loras = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -97,7 +97,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
-        lora_request: LoraRequest = None,
+        lora_request: Loras = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
@@ -117,7 +117,7 @@ class PoolingMethods:
         *,
         use_tqdm: bool | MakeBar = True,
         pooling_params: Params = None,
-        lora_request: LoraRequest = None,
+        lora_request: Loras = None,
         truncate_prompt_tokens: int | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         prompt_name: str | None = None,
