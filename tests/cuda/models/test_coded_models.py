@@ -12,6 +12,8 @@ from paged_serve.workers.kernels.cuda.experts.coded_weight import CodedWeight
 from ...workers.paged_loop import PagedLoop
 from ...workers.quantization.test_mxfp4 import folders  # noqa: F401 - a fixture
 from ...workers.tiny_models.checkpoints import ours, random_tokens, write_checkpoint
+from ...workers.tiny_models.modelopt_checkpoints import FP4
+from ...workers.tiny_models.quantized_checkpoints import write_quantized
 from ..compilation.test_kernel_list import RecordingLauncher
 from ..emulated import EmulatorLauncher
 
@@ -43,16 +45,27 @@ def test_experts_in_mxfp4_have_the_bits_of_their_numbers(folders):  # noqa: F811
     assert torch.equal(logits(model), logits(ours(folders["packed"], backend=backend(OfNumbers))))
 
 
-@pytest.mark.parametrize("variant", ["llama", pytest.param("qwen3-moe", marks=pytest.mark.nightly)])
-def test_a_model_in_int4_is_the_model_of_its_numbers_in_any_chunk_and_batch(tmp_path, variant):
+CASES = [("llama", "int4"), ("llama-even", "NVFP4")]
+OTHERS = [
+    *(("qwen3-moe", "int4"), ("qwen3-moe", "ct-nvfp4"), ("llama-even", "ct-mxfp4")),
+    *(("llama-even", "awq"), ("llama-even", "gptq"), ("llama-even", "ct-w4a16")),
+]
+NIGHTLY = [pytest.param(*each, marks=pytest.mark.nightly) for each in OTHERS]
+
+
+@pytest.mark.parametrize(("variant", "form"), [*CASES, *NIGHTLY])
+def test_a_model_in_4_bits_is_the_model_of_its_numbers_in_any_chunk_and_batch(tmp_path, variant, form):
     """Products of numbers are the library's, which adds in another order."""
     write_checkpoint(variant, tmp_path, BF16)
-    launcher = RecordingLauncher()
-    model = ours(tmp_path, backend=backend(launcher=launcher), quantization="int4")
+    folder, options, launcher = tmp_path, {"quantization": "int4"}, RecordingLauncher()
+    if form != "int4":
+        folder, options = tmp_path / form, {}
+        write_quantized(tmp_path, folder, FP4.get(form, form))
+    model = ours(folder, "bfloat16", backend=backend(launcher=launcher), **options)
     assert isinstance(model.layers[0].mixer.qkv, CodedLinear)
     loop = PagedLoop(model, num_blocks=128)
     found = loop.prefill(loop.row(PROMPT))
-    exact = logits(ours(tmp_path, backend=backend(OfNumbers), quantization="int4"))
+    exact = logits(ours(folder, "bfloat16", backend=backend(OfNumbers), **options))
     assert (found - exact).norm() < 0.02 * exact.norm()
     assert torch.equal(loop.prefill(loop.row(PROMPT), chunk=7), found)
     first, second = loop.row(PROMPT), loop.row(random_tokens(30, seed=1))
