@@ -199,9 +199,27 @@ def add_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: Any) ->
         data = values.bfloat16().contiguous().view(torch.uint8).numpy()
     elif kind in FLOATS:
         data = values.to(FLOATS[kind]).numpy()
+    elif kind == Type.NVFP4:
+        data, scales = nvfp4_blocks(values)
+        writer.add_tensor(name.replace(".weight", ".scale"), scales)
+        writer.add_tensor(name.replace(".weight", ".input_scale"), np.full_like(scales, 0.02))
     else:
         data = blocks_of(kind, values.float())
     writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def nvfp4_blocks(values: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of NVFP4 of the matrix, or of each expert's, which the package cannot write, and each one's scale."""
+    groups = values.float().unflatten(-1, (-1, 4, 16))
+    of_matrix = values.float().abs().flatten(-2).amax(-1) / (6 * 448)
+    whole = of_matrix.view(*of_matrix.shape, *(1,) * (groups.dim() - of_matrix.dim()))
+    scales = (groups.abs().amax(-1, keepdim=True) / 6 / whole).to(torch.float8_e4m3fn)
+    numbers = torch.tensor(gguf.quants.NVFP4.kvalues) / 2
+    steps = (scales.float() * whole).clamp(min=1e-30)
+    codes = (groups / steps).unsqueeze(-1).sub(numbers).abs().argmin(-1).byte()
+    pairs = codes[..., :8] | (codes[..., 8:] << 4)
+    blocks = torch.cat([scales.view(torch.uint8).flatten(-2), pairs.flatten(-2)], -1)
+    return blocks.flatten(-2).numpy(), of_matrix.view(-1).numpy()
 
 
 def blocks_of(kind: Any, values: Tensor) -> np.ndarray:

@@ -9,7 +9,7 @@ from paged_serve.protocol.errors import ConfigError
 
 OTHERS = ["*mmproj*", "*imatrix*"]  # parts of a model that are not served, and statistics
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-_TAG = re.compile(r"((UD|i1)-)?(IQ\d|Q\d|TQ\d|BF16|F16|F32|FP16|MXFP4)\w*$", re.IGNORECASE)
+_TAG = re.compile(r"((UD|i1)-)?(IQ\d|Q\d|TQ\d|BF16|F16|F32|FP16|MXFP4|NVFP4)\w*$", re.IGNORECASE)
 
 
 def split_name(model: str) -> tuple[str, str, str]:

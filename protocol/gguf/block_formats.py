@@ -52,6 +52,6 @@ FLOAT_FORMATS = ("F32", "F16", "BF16")
 DEQUANTIZED_FORMATS = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
     *("IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"),
-    *("TQ2_0", "TQ1_0", "MXFP4"),
+    *("TQ2_0", "TQ1_0", "MXFP4", "NVFP4"),
 )
 SUPPORTED_FORMATS = (*FLOAT_FORMATS, *DEQUANTIZED_FORMATS)

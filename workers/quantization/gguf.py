@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from paged_serve.protocol.gguf.block_formats import FLOAT_FORMATS
 
 from ..checkpoint.blocks.block_weight import GROUP_INPUTS, PRODUCT_FORMATS, BlockWeight
-from ..checkpoint.blocks.dequantize import codes_of_mxfp4, scales_of_mxfp4
-from ..checkpoint.gguf.gguf_checkpoint import GgufCheckpoint
+from ..checkpoint.blocks.dequantize import codes_of_mxfp4, codes_of_nvfp4, scales_of_mxfp4, scales_of_nvfp4
+from ..checkpoint.gguf.gguf_checkpoint import NVFP4, GgufCheckpoint
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart
 from ..checkpoint.stacked_experts import MAX_EXPONENT, MXFP4_BIAS
 from ..checkpoint.weight_forms import GroupedWeight, StoredWeight
 from .mxfp4 import MAX_RANGE
+from .words.nvfp4 import GROUP, nvfp4_weight
 
 MXFP4, GROUP_SIZE = "MXFP4", 32  # inputs of a block
 CODES_WITHOUT_SIGN = 0x77  # the bits of a pair of codes of MXFP4 that are 0 in zeros
@@ -39,7 +41,8 @@ class GgufTableReader:
 class GgufReader:
     """Reads projections of GGUF files.
 
-    Experts in MXFP4 are the codes and scales of mxfp4.py, unless the scales of a layer's experts differ too much.
+    Experts in MXFP4 are the codes and scales of mxfp4.py, unless the scales of a layer's experts differ too much;
+    matrices in NVFP4 those of words/nvfp4.py, unless a rank would have a part of a group.
     """
 
     checkpoint: GgufCheckpoint
@@ -50,7 +53,19 @@ class GgufReader:
         block_format = self.checkpoint.format_of(f"{name}.weight")
         if block_format == MXFP4 and ".experts." in name and self._are_scales_near(name):
             return self._mxfp4(name, part)
+        if block_format == NVFP4 and part.dim == 1 and (part.start % GROUP or part.stop % GROUP):
+            return replace(self.floats.read(name, part), blocks=NVFP4, is_cut=True)
+        if block_format == NVFP4:
+            return self._nvfp4(name, part)
         return GgufTableReader(self.checkpoint, self.floats).read(name, part)
+
+    def _nvfp4(self, name: str, part: MatrixPart) -> GroupedWeight:
+        blocks, skipped = self.checkpoint.blocks(f"{name}.weight", part.shape, part.dim, part.start, part.stop)
+        rows, inputs = len(blocks), len(range(part.shape[1])[part.inputs])
+        flat, groups = blocks.flatten(0, 1), slice(skipped // GROUP, (skipped + inputs) // GROUP)
+        codes = codes_of_nvfp4(flat).view(rows, -1, GROUP)[:, groups].flatten(1)
+        unit = torch.tensor(self.checkpoint.scale_of_matrix(f"{name}.weight"))
+        return nvfp4_weight(codes, scales_of_nvfp4(flat).view(rows, -1)[:, groups] * unit, unit)
 
     def _mxfp4(self, name: str, part: MatrixPart) -> GroupedWeight:
         assert part.is_whole, "each rank has whole experts"

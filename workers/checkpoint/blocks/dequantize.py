@@ -17,6 +17,7 @@ from .grid_values import GRID_DEQUANTIZERS
 E2M1_TWICE = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0)
 # The numbers of IQ4_NL and IQ4_XS, by their code
 IQ4_NUMBERS = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
+NO_NUMBER = 0x7F  # a code of e4m3
 CENTRE_4, CENTRE_5, CENTRE_6 = 8, 16, 32  # codes of zero
 
 
@@ -135,6 +136,24 @@ def _mxfp4(blocks: Tensor) -> Tensor:
     return scales_of_mxfp4(blocks) * torch.tensor(E2M1_TWICE)[codes_of_mxfp4(blocks).long()]
 
 
+def codes_of_nvfp4(blocks: Tensor) -> Tensor:
+    """[blocks, 64] uint8, floats of 4 bits (e2m1): of each 16, the first 8 in the low halves of 8 bytes."""
+    return fields(blocks[:, 4:36], NIBBLES, 8, 15)
+
+
+def scales_of_nvfp4(blocks: Tensor) -> Tensor:
+    """[blocks, 4] float32: of each 16 codes, a number in e4m3 without its sign, halved, because codes are doubled."""
+    stored = blocks[:, :4].int()
+    exponents, fractions = (stored >> 3) & 15, stored & 7
+    scales = torch.ldexp((fractions + 8 * (exponents > 0)).float(), exponents.clamp(min=1) - 11)
+    return torch.where(stored == NO_NUMBER, 0.0, scales)
+
+
+def _nvfp4(blocks: Tensor) -> Tensor:
+    values = torch.tensor(E2M1_TWICE)[codes_of_nvfp4(blocks).long()]
+    return (scales_of_nvfp4(blocks).unsqueeze(2) * values.view(-1, 4, 16)).flatten(1)
+
+
 DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -151,5 +170,6 @@ DEQUANTIZERS: dict[str, Callable[[Tensor], Tensor]] = {
     "TQ2_0": _tq2_0,
     "TQ1_0": _tq1_0,
     "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
     **GRID_DEQUANTIZERS,
 }

@@ -1,6 +1,7 @@
 """Reads the tensors of GGUF files like those of a safetensors checkpoint: under the same names, in the same order."""
 
 import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -22,12 +23,20 @@ from .tensor_layout import TensorLayout, name_in_layer
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_MATRICES = 1 << 18  # with those of all experts: more than any model has
+NVFP4, SCALE, INPUT_SCALE = "NVFP4", ".scale", ".input_scale"
 ELEMENTS_AT_ONCE = 1 << 18  # few enough that the float32 temporaries stay in the cache
 
 
 def gguf_files(folder: Path) -> list[Path]:
     """The GGUF files in `folder`, the first part first; empty unless the folder was made of them."""
     return sorted(folder.glob("*.gguf")) if not any(folder.glob("*.safetensors")) else []
+
+
+def modules_in(file: GgufFile, block_format: str) -> Iterator[str]:
+    """The names of the matrices of `file` in this format, without their ending."""
+    for tensor in file.tensors.values():
+        if tensor.format.name == block_format:
+            yield tensor.name.removesuffix(".weight")
 
 
 def open_checkpoint(folder: Path, dtype: torch.dtype) -> Checkpoint:
@@ -56,6 +65,7 @@ class GgufCheckpoint(Checkpoint):
         self._stored: dict[str, GgufTensor] = {}
         self._orders: dict[str, Order] = {}  # of rows that the file has in another order
         self._columns: dict[str, Reordered] = {}
+        self._scaled: dict[str, tuple[str, int]] = {}  # name of a matrix in NVFP4 -> that of its tensor, and the expert
         self._split: dict[str, SplitLatent] = {}  # name -> its two tensors
         super().__init__(folder)
 
@@ -75,9 +85,12 @@ class GgufCheckpoint(Checkpoint):
         self._delta = DeltaHeads.read(first, architecture) if has_delta else None
         heads = first.largest(f"{architecture}.attention.head_count", 1)
         self._heads_of = {"q_proj": heads, "k_proj": first.largest(f"{architecture}.attention.head_count_kv", heads)}
+        scales = {f"{module}{SCALE}" for file in files for module in modules_in(file, NVFP4)}
         for file in files:
             for tensor in file.tensors.values():
-                if tensor.name not in ROPE_TENSORS:
+                if tensor.name.replace(INPUT_SCALE, SCALE) in scales and not self._layout.name(tensor.name):
+                    self._stored[tensor.name], self._file_of[tensor.name] = tensor, file.path
+                elif tensor.name not in ROPE_TENSORS:
                     self._add_named(file, tensor)
         self._join_split()
 
@@ -101,8 +114,9 @@ class GgufCheckpoint(Checkpoint):
                 raise ConfigError(
                     f"{file.path}: with the experts of {tensor.name} there are over {MAX_MATRICES} matrices"
                 )
-            for name, matrix in expert_tensors(file.path, tensor, of_experts):
+            for index, (name, matrix) in enumerate(expert_tensors(file.path, tensor, of_experts)):
                 self._add(file, name, matrix, self._layout)
+                self._scaled[name] = tensor.name, index // len(of_experts)
             return
         if parts := self._layout.divided.get(name_in_layer(tensor.name), ()):
             for name, kind in parts:
@@ -126,6 +140,7 @@ class GgufCheckpoint(Checkpoint):
             )
         self.entries[name] = TensorEntry(block, list(tensor.shape), (tensor.start, tensor.start + tensor.num_bytes))
         self._stored[name], self._file_of[name] = tensor, file.path
+        self._scaled[name] = tensor.name, 0
         heads = self._heads_of.get(name.split(".")[-2])
         if layout.are_rows_interleaved and heads is not None:
             if heads < 1 or tensor.shape[0] % (2 * heads):
@@ -155,6 +170,20 @@ class GgufCheckpoint(Checkpoint):
             return ""
         are_whole = name not in self._columns or self._columns[name].unit % stored.format.num_elements == 0
         return stored.format.name if are_whole else ""
+
+    def scale_of_matrix(self, name: str) -> float:
+        """By which the values of a matrix in NVFP4 are multiplied besides: 1, unless the file has such a tensor."""
+        tensor, expert = self._scaled[name]
+        scale = tensor.removesuffix(".weight") + SCALE
+        if scale not in self._stored:
+            return 1.0
+        stored = self._stored[scale]
+        if stored.format.name != "F32" or len(stored.shape) > 1 or stored.num_elements <= expert:
+            raise ConfigError(
+                f"{self._file_of[scale]}: tensor {scale} {list(stored.shape)} has the format {stored.format.name}; "
+                f"{tensor} needs F32 and one element for each expert"
+            )
+        return float(self._floats(scale).view(-1)[expert])
 
     def _values(self, name: str, shape: tuple[int, ...], dim: int, span: slice) -> Tensor:
         if split := self._split.get(name):
@@ -212,11 +241,12 @@ class GgufCheckpoint(Checkpoint):
         raw = self.raw_blocks(name)[rows, span]
         dequantize, before = DEQUANTIZERS[self._stored[name].format.name], first - span.start * size
         values = torch.empty((len(raw), last - first), dtype=self._dtype)
+        scale = self.scale_of_matrix(name) if self._stored[name].format.name == NVFP4 else 1.0
         step = max(1, ELEMENTS_AT_ONCE // max(1, raw.shape[1] * size))
         for at in range(0, len(raw), step):
             part = raw[at : at + step]
             found = dequantize(part.flatten(0, 1)).view(len(part), -1)[:, before : before + last - first]
-            values[at : at + step] = converted(name, found, self._dtype)
+            values[at : at + step] = converted(name, found if scale == 1.0 else found * scale, self._dtype)
         return values
 
     def _block_span(self, name: str, first: int, last: int) -> slice:

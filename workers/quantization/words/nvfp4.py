@@ -15,20 +15,21 @@ from ...checkpoint.weight_forms import GroupedWeight
 from .pairs import codes_of_pairs, span_of
 
 GROUP = 16  # inputs that share a scale
+HALF = 0.5  # as values of codes are doubled
 
 
 def read_modelopt_nvfp4(checkpoint: Checkpoint, name: str, part: MatrixPart) -> GroupedWeight:
     checkpoint.skip_tensors(f"{name}.input_scale")
     of_matrix = _scale_of_matrix(checkpoint, f"{name}.weight_scale_2")
     codes, scales = codes_of_pairs(checkpoint, f"{name}.weight", part, GROUP), _scales(checkpoint, name, part)
-    return _nvfp4(codes, scales * of_matrix, of_matrix)
+    return nvfp4_weight(codes, scales * of_matrix * HALF, of_matrix)
 
 
 def read_compressed_nvfp4(checkpoint: Checkpoint, name: str, part: MatrixPart) -> GroupedWeight:
     checkpoint.skip_tensors(f"{name}.input_global_scale")
     divisor = _scale_of_matrix(checkpoint, f"{name}.weight_global_scale")
     codes, scales = codes_of_pairs(checkpoint, f"{name}.weight_packed", part, GROUP), _scales(checkpoint, name, part)
-    return _nvfp4(codes, scales / divisor, 1 / divisor)
+    return nvfp4_weight(codes, scales / divisor * HALF, 1 / divisor)
 
 
 def _scale_of_matrix(checkpoint: Checkpoint, tensor: str) -> Tensor:
@@ -42,7 +43,7 @@ def _scales(checkpoint: Checkpoint, name: str, part: MatrixPart) -> Tensor:
     return checkpoint.read(f"{name}.weight_scale", shape, part.dim, *span_of(part, GROUP), dtypes=("F8_E4M3",)).float()
 
 
-def _nvfp4(codes: Tensor, scales: Tensor, unit: Tensor) -> GroupedWeight:
-    half = 0.5  # as values are doubled
-    units = (unit * half).expand(len(codes)).contiguous()
-    return GroupedWeight(codes, scales * half, None, bits=4, is_e2m1=True, units=units)
+def nvfp4_weight(codes: Tensor, scales: Tensor, of_matrix: Tensor) -> GroupedWeight:
+    """The matrix with codes [out, in] and halved scales [out, groups], which are multiples of half of the matrix's."""
+    units = (of_matrix * HALF).expand(len(codes)).contiguous()
+    return GroupedWeight(codes, scales.contiguous(), None, bits=4, is_e2m1=True, units=units)
