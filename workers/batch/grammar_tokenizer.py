@@ -17,15 +17,20 @@ SLICES = [
 ]
 
 
-def tokenizer_for_grammars(path: Path, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> "LLTokenizer":
-    """Read the tokenizer.json at `path`. Raises ValueError if it is not that of a model with `vocab_size` tokens."""
+def tokenizer_for_grammars(
+    path: Path, vocab_size: int, eos_token_ids: Sequence[int] = (), num_unused: int = 0
+) -> "LLTokenizer":
+    """Read the tokenizer.json at `path`. Raises ValueError if it is not that of a model with `vocab_size` tokens.
+
+    `num_unused`: further tokens that the tokenizer may have and the model does not write.
+    """
     import llguidance
 
     text = path.read_text(encoding="utf-8")
     found = json.loads(text)
-    if (count := len((found.get("model") or {}).get("vocab") or ())) > vocab_size:
+    if (count := len((found.get("model") or {}).get("vocab") or ())) > (known := vocab_size + num_unused):
         raise ValueError(
-            f"it has {count} tokens, but the model's vocabulary only {vocab_size}, so it is another model's. Give the "
+            f"it has {count} tokens, but the model's vocabulary only {known}, so it is another model's. Give the "
             "model's own with --tokenizer"
         )
     eos = list(eos_token_ids) or None
@@ -43,13 +48,25 @@ def _adapted(text: str, found: Any, vocab_size: int) -> str:
     plain = [token for token in held if not token["special"] and token["content"].startswith("<")]
     if not isinstance(vocabulary, dict):
         vocabulary, plain = {}, []
-    if not plain and len(held) == len(added):
+    is_longer = max(vocabulary.values(), default=0) >= vocab_size
+    if not plain and len(held) == len(added) and not is_longer:
         return text
+    if is_longer:
+        _shorten(found["model"], vocab_size)
+        vocabulary = found["model"]["vocab"]
     written = _alphabet() if _is_byte_level(found.get("decoder")) else None
     for token in plain:
         vocabulary[_spelling(token["content"], written)] = token["id"]
     found["added_tokens"] = [token for token in held if token not in plain]
     return json.dumps(found, ensure_ascii=False)
+
+
+def _shorten(model: dict[str, Any], vocab_size: int) -> None:
+    """Leave out the tokens from `vocab_size` on, and the merges that make them or are of them."""
+    vocabulary = {token: index for token, index in model["vocab"].items() if index < vocab_size}
+    pairs = [(merge, merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model.get("merges") or ()]
+    model["vocab"] = vocabulary
+    model["merges"] = [merge for merge, parts in pairs if {*parts, "".join(parts)} <= vocabulary.keys()]
 
 
 def _is_byte_level(decoder: Any) -> bool:

@@ -106,16 +106,24 @@ class Grammars:
     Exists on the sampling rank only.
     """
 
-    def __init__(self, tokenizer_file: Path, vocab_size: int, eos_token_ids: Sequence[int], cpus: Collection[int] = ()):
+    def __init__(
+        self,
+        tokenizer_file: Path,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        cpus: Collection[int] = (),
+        num_unused: int = 0,
+    ):
         """Reads tokenizer.json, which takes seconds for a vocabulary of 128k tokens. Raises ConfigError.
 
         `cpus`: the CPUs for its threads, which would otherwise inherit the single CPU of the pinned caller.
+        `num_unused`: further tokens that the tokenizer may have and the model does not write.
         """
         import llguidance.numpy  # imported here: a worker without a tokenizer does not need it
 
         self._library = llguidance
         try:
-            self._tokenizer = tokenizer_for_grammars(tokenizer_file, vocab_size, eos_token_ids)
+            self._tokenizer = tokenizer_for_grammars(tokenizer_file, vocab_size, eos_token_ids, num_unused)
         except ValueError as error:
             raise ConfigError(f"structured outputs cannot read {tokenizer_file}: {error}") from None
         self.end_token_ids = tuple(eos_token_ids) or (self._tokenizer.eos_token,)  # after a complete output

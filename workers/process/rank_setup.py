@@ -72,7 +72,8 @@ def grammars_of(config: Config, folder: str, model: Model, cpus: Sequence[int]) 
     file = Path(config.model.tokenizer or folder) / "tokenizer.json"
     if "generate" not in model.pooling.spec.tasks or not file.is_file():
         return None
-    return Grammars(file, model.geometry.vocab_size, model.geometry.eos_token_ids, cpus)
+    geometry = model.geometry
+    return Grammars(file, geometry.vocab_size, geometry.eos_token_ids, cpus, geometry.embeddings.num_unused)
 
 
 def _library(config: Config, index: int) -> Library | None:

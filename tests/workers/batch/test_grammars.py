@@ -287,6 +287,24 @@ def test_added_tokens_that_the_model_lacks_are_no_tokens_of_a_grammar(tmp_path):
         assert larger.forced(larger.prepare(lark(f"start: {json.dumps(text)}"), [])) == forced
 
 
+def test_a_model_may_read_more_tokens_than_it_writes(tmp_path):
+    found = json.loads(TOKENIZER.read_text())
+    vocabulary, merges = found["model"]["vocab"], found["model"]["merges"]
+    first = [token for token, index in sorted(vocabulary.items(), key=lambda each: each[1]) if token.isascii()][-40:]
+    pairs = [(one, other) for one in first for other in first if one + other not in vocabulary][:8]
+    for one, other in pairs:
+        vocabulary[one + other] = max(1024, len(vocabulary))
+        merges.append([one, other] if isinstance(merges[0], list) else f"{one} {other}")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+    reading, own = Grammars(tmp_path / "tokenizer.json", 1024, EOS, num_unused=8), Grammars(TOKENIZER, 1024, EOS)
+    for text in ("".join(pairs[0]), "The <b> <tool_call>"):
+        forced = own.forced(own.prepare(lark(f"start: {json.dumps(text)}"), []))
+        assert forced
+        assert reading.forced(reading.prepare(lark(f"start: {json.dumps(text)}"), [])) == forced
+    with pytest.raises(ConfigError, match=r"it has \d+ tokens, .* only 1027"):
+        Grammars(tmp_path / "tokenizer.json", 1024, EOS, num_unused=3)
+
+
 def test_a_token_of_a_row_that_has_ended_does_not_change_the_mask_of_the_next_request(grammars):
     columns = SamplingColumns(1, VOCAB_SIZE, grammars)
     row, opening = np.array([0]), 7
