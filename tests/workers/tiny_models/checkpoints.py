@@ -52,6 +52,7 @@ CONFIGS = {
     "Gemma3n": "Gemma3nTextConfig",
     "CohereCompass": "CohereCompassTextConfig",
     "Gemma4": "Gemma4TextConfig",
+    "Gemma4Unified": "Gemma4UnifiedTextConfig",
     "Mllama": "MllamaTextConfig",
 }
 VARIANTS = (

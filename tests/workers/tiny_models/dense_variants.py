@@ -121,6 +121,15 @@ DENSE_VARIANTS: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 30.0,
         "tie_word_embeddings": False,
     },
+    "gemma4-unified": {  # as 12B
+        "family": "Gemma4Unified",
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 40,
+    },
     "gemma4-keys-as-values": {  # as 31B
         "family": "Gemma4",
         "num_hidden_layers": 4,

@@ -45,10 +45,15 @@ EXPERTS = ExpertNames(
 )
 
 
+UNIFIED = "Gemma4UnifiedForCausalLM"  # of 12B, whose fields have other defaults
+
+
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields in common names. As in transformers, the last layer has full attention whatever `layer_types` says."""
     need("Gemma 4", fields, attention_bias=False, attn_logit_softcapping=None, use_bidirectional_attention="vision")
     defaults = {"sliding_window": 512, "head_dim": 256, "rope_parameters": ROPES, "sliding_window_pattern": PATTERN}
+    if fields.get("architectures") == [UNIFIED]:
+        defaults |= {"sliding_window": 1024, "hidden_size_per_layer_input": 0}
     names = {"top_k_experts": "num_experts_per_tok", "expert_intermediate_size": "moe_intermediate_size"}
     found = renamed(fields, names, **defaults)
     found["use_bidirectional_attention"] = False  # text is causal in models where only images are not
@@ -159,7 +164,7 @@ def kv_sources(config: HFConfig, kinds: list[str]) -> tuple[int, ...]:
 GEMMA4 = replace(
     gemma3.GEMMA3,
     name="gemma4",
-    architectures=("Gemma4ForCausalLM",),
+    architectures=("Gemma4ForCausalLM", UNIFIED),
     weight_names=replace(gemma3.GEMMA3.weight_names, experts=EXPERTS),
     norm="rms",
     sliding_windows=windows,

@@ -57,6 +57,7 @@ NOT_AT_HAND = {
     "Jais2ForCausalLM",
     "ApertusForCausalLM",
     "Apertus1p5TextForCausalLM",
+    "Gemma4UnifiedForCausalLM",
     "LagunaForCausalLM",
     "MiMoV2FlashForCausalLM",
     "Mistral4ForCausalLM",
