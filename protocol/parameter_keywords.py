@@ -17,7 +17,6 @@ class Keyword(NamedTuple):
 
 
 _EXTRA = "dry=Dry(…) and xtc=Xtc(…) are fields; arguments of a plugin go to logits_processors"
-_PLAIN_LOGPROBS = "logprobs are a list with a dict for each token"
 _TRUNCATION = "pass tokenization_kwargs={%r: …} to the method that gets the prompt"
 _BEAMS = "use LLM.beam_search with BeamSearchParams"
 _PROMPT_LOGPROBS = "use prompt_logprobs"
@@ -27,7 +26,6 @@ KEYWORDS = {
     "early_stopping": Keyword(_BEAMS, (False,)),
     "extra_args": Keyword(_EXTRA, ({},)),
     "extra_kwargs": Keyword("there are no further arguments", ({},)),
-    "flat_logprobs": Keyword(_PLAIN_LOGPROBS, (False,)),
     "guided_decoding": Keyword("use structured_outputs=StructuredOutputsParams(…)"),
     "length_penalty": Keyword(_BEAMS, (1.0,)),
     "normalize": Keyword(_ACTIVATION),

@@ -11,6 +11,7 @@ from paged_serve.protocol.messages.sampling_params import SamplingParams
 
 _encode = msgspec.msgpack.Encoder().encode
 _DEFAULTS = msgspec.structs.asdict(SamplingParams())
+_OF_OUTPUTS = ("output_kind", "flat_logprobs")  # how a client shows what it gets
 _SETS = ("stop", "stop_token_ids", "bad_words", "bad_words_token_ids", "allowed_token_ids", "logprob_token_ids")
 
 
@@ -40,7 +41,8 @@ def _contents(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
     frontends turn it off themselves where prompt logprobs are requested.
     """
     given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(params, name)) != default}
-    given.pop("skip_reading_prefix_cache", None)
+    for name in ("skip_reading_prefix_cache", *_OF_OUTPUTS):
+        given.pop(name, None)
     for name in ("seed", "top_k", "thinking_token_budget"):
         if given.get(name) == -1:
             del given[name]

@@ -35,7 +35,7 @@ from .generation import Generation, MakePrompt, PromptThreads
 from .in_flight import InFlightLimit, unused_id
 from .local_engine import CONNECT_TIMEOUT_S, LocalEngine, max_in_flight
 from .model_text import ChatOptions, ModelText
-from .outputs import NewParts, RequestOutput, check_output_kind, keep_best
+from .outputs import NewParts, RequestOutput, check_output_kind, in_form, keep_best
 from .pooling.async_job import AsyncPoolingJob
 from .pooling.outputs import PoolingRequestOutput
 from .pooling.prompts import PoolingOptions, one_job
@@ -279,9 +279,9 @@ class AsyncLLM:
             parts = NewParts() if asked.output_kind is RequestOutputKind.DELTA else None
             while not (output := await generation.next()).finished:
                 if asked.output_kind is not RequestOutputKind.FINAL_ONLY:
-                    yield output if parts is None else parts.of(output)
+                    yield in_form(output if parts is None else parts.of(output), asked)
             keep_best(output, asked)
-            yield output if parts is None else parts.of(output)
+            yield in_form(output if parts is None else parts.of(output), asked)
         except EngineDead as error:
             raise EngineDead(self._engine.why(error)) from None
         finally:

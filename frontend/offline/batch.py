@@ -13,7 +13,7 @@ from ..client.streams.request_streams import RequestStreams
 from ..client.sync_client import Client
 from ..client.sync_request import Request
 from .model_text import ModelText
-from .outputs import OutputBuilder, RequestOutput, keep_best
+from .outputs import OutputBuilder, RequestOutput, in_form, keep_best
 from .prompts import Prompt
 
 WAIT_S = 0.25
@@ -120,5 +120,5 @@ class Batch:
         output = running.builder.output
         output.request_id = str(running.job.number)
         keep_best(output, running.job.params)
-        results[running.job.number] = output
+        results[running.job.number] = in_form(output, running.job.params)
         self._on_done(output)

@@ -3,7 +3,9 @@
 With best_of the engine generates more sequences than are returned; those with the highest probability are kept.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 import msgspec
 
@@ -32,6 +34,49 @@ LogprobsByToken = dict[int, Logprob]
 
 
 @dataclass(slots=True)
+class FlatLogprobs(Sequence[LogprobsByToken]):
+    """The entries of all positions in lists, which the garbage collector visits faster than an object for each.
+
+    Position i has the entries [start_indices[i], end_indices[i]); as an item it is a dict, empty where there is none.
+    """
+
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int | None] = field(default_factory=list)
+    decoded_tokens: list[str | None] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, positions: Iterable[LogprobsByToken | None]) -> "FlatLogprobs":
+        flat = cls()
+        for position in positions:
+            flat.start_indices.append(len(flat.token_ids))
+            for token, entry in (position or {}).items():
+                flat.token_ids.append(token)
+                flat.logprobs.append(entry.logprob)
+                flat.ranks.append(entry.rank)
+                flat.decoded_tokens.append(entry.decoded_token)
+            flat.end_indices.append(len(flat.token_ids))
+        return flat
+
+    def __len__(self) -> int:
+        return len(self.start_indices)
+
+    @overload
+    def __getitem__(self, index: int) -> LogprobsByToken: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FlatLogprobs": ...
+    def __getitem__(self, index: int | slice) -> "LogprobsByToken | FlatLogprobs":
+        if isinstance(index, slice):
+            return FlatLogprobs.of(self[i] for i in range(len(self))[index])
+        return {
+            self.token_ids[i]: Logprob(self.logprobs[i], self.ranks[i], self.decoded_tokens[i])
+            for i in range(self.start_indices[index], self.end_indices[index])
+        }
+
+
+@dataclass(slots=True)
 class CompletionOutput:
     """One sequence."""
 
@@ -39,7 +84,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None  # None unless logprobs were requested
-    logprobs: list[LogprobsByToken] | None = None  # one per token; the token itself comes first
+    logprobs: list[LogprobsByToken] | FlatLogprobs | None = None  # one per token; the token itself comes first
     finish_reason: str | None = None  # "stop", "length", "repetition", "abort", "error"
     stop_reason: int | str | None = None  # the stop token or string; None for EOS; the text of an error
     message: Message | None = None  # of a finished chat output: to be appended to the conversation
@@ -55,7 +100,9 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[LogprobsByToken | None] | None = None  # one per prompt token; None for the first
+    prompt_logprobs: list[LogprobsByToken | None] | FlatLogprobs | None = (
+        None  # one per token; None for the first
+    )
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     metrics: RequestTimes | None = None  # times of the slowest sequence
@@ -110,7 +157,7 @@ class OutputBuilder:
         shown = new.text if self._messages is None else self._messages.push(delta.index, delta.token_ids, new)
         sequence.text += shown
         sequence.token_ids += delta.token_ids[: new.num_tokens]
-        if sequence.logprobs is not None and sequence.cumulative_logprob is not None:
+        if isinstance(sequence.logprobs, list) and sequence.cumulative_logprob is not None:
             entries = (delta.logprobs or [])[: new.num_tokens]
             sequence.logprobs += to_logprobs(entries, self._tokenizer, are_named=self._are_named)
             for entry in entries:  # one by one: the sum must not depend on how many tokens arrive at once
@@ -170,8 +217,22 @@ def _total(times: RequestTimes) -> float:
     return times.queued_s + times.prefill_s + times.decode_s
 
 
+def in_form(output: RequestOutput, params: SamplingParams) -> RequestOutput:
+    """The output with its log-probabilities in the form that the caller wants."""
+    if not params.flat_logprobs:
+        return output
+    sequences = [replace(each, logprobs=_flat(each.logprobs)) for each in output.outputs]
+    return replace(output, outputs=sequences, prompt_logprobs=_flat(output.prompt_logprobs))
+
+
+def _flat(positions: Sequence[LogprobsByToken | None] | None) -> FlatLogprobs | None:
+    return None if positions is None else FlatLogprobs.of(positions)
+
+
 def generated(params: SamplingParams) -> SamplingParams:
     """The parameters that the engine gets: with all sequences, and the log-probability of each token."""
+    if params.flat_logprobs:
+        params = msgspec.structs.replace(params, flat_logprobs=False)
     if not _drops_some(params):
         return params if params.best_of is None else msgspec.structs.replace(params, best_of=None)
     return msgspec.structs.replace(params, n=params.best_of, best_of=None, logprobs=params.logprobs or 0)

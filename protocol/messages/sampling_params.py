@@ -70,6 +70,7 @@ INTEGERS = {"n", "top_k", "min_tokens", *OPTIONAL}
 BOOLEANS = (
     "ignore_eos",
     "include_stop_str_in_output",
+    "flat_logprobs",
     "detokenize",
     "skip_special_tokens",
     "skip_reading_prefix_cache",
@@ -129,6 +130,7 @@ class SamplingParams(
     logprobs: int | None = None  # top-k per output token besides the sampled one; -1: the whole vocabulary
     logprob_token_ids: Annotated[tuple[TokenId, ...], Meta(max_length=MAX_LOGPROB_TOKEN_IDS)] = ()  # replaces the top-k
     prompt_logprobs: int | None = None
+    flat_logprobs: bool = False  # LLM returns them in lists; not sent to the engine
     detokenize: bool = True
     skip_special_tokens: bool = True
     skip_reading_prefix_cache: bool = False

@@ -15,9 +15,7 @@ class FakeServer(ThreadingHTTPServer):
         self.models = json.dumps({"data": [{"id": "small"}]})
         self.asked: list[tuple[str, str | None, dict]] = []
         self.words = ["Good", " day", "."]
-        self.answers: list[
-            list[dict]
-        ] = []  # the deltas of the next chats' answers, maybe with a finish_reason; then `words` again
+        self.answers: list[list[dict]] = []  # deltas of the next chats; one may have a finish_reason
         self.holds_after: int | None = None  # pause after so many events of an answer, until `release`
         self._released = threading.Event()
         self.refusal = ""

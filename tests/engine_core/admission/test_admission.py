@@ -6,7 +6,7 @@ from paged_serve.engine_core.admission import validation
 from paged_serve.protocol.messages.engine_core import RejectReason
 from paged_serve.protocol.messages.message import unpack_ids
 from paged_serve.protocol.messages.samplers import Dry
-from paged_serve.protocol.messages.sampling_params import FinishReason
+from paged_serve.protocol.messages.sampling_params import FinishReason, RequestOutputKind
 
 from ..conftest import CLIENT
 
@@ -234,6 +234,7 @@ def test_the_order_of_biases_does_not_change_the_output(drive):
         ({"logprob_token_ids": [7, 5]}, {"logprob_token_ids": [5, 7]}),
         ({"bad_words_token_ids": [[7, 5], [6], [6]]}, {"bad_words_token_ids": [[6], [7, 5]]}),
         ({"stop": ["b", "a", "b"]}, {"stop": ["a", "b"]}),
+        ({"output_kind": RequestOutputKind.DELTA, "flat_logprobs": True, "logprobs": 1}, {"logprobs": 1}),
         ({"dry": Dry(multiplier=1, breaker_token_ids=(7, 5))}, {"dry": Dry(multiplier=1, breaker_token_ids=(5, 7))}),
     ],
     ids=str,

@@ -8,6 +8,7 @@ import pytest
 from paged_serve import AsyncLLM
 from paged_serve.frontend.offline import local_engine
 from paged_serve.frontend.offline.in_flight import InFlightLimit
+from paged_serve.frontend.offline.outputs import FlatLogprobs
 from paged_serve.protocol import errors
 from paged_serve.protocol.errors import EngineDead, InvalidRequest, Overloaded
 from paged_serve.protocol.messages.engine_core import AbortRequests, EngineCoreRequest, RejectReason, RequestRejected
@@ -76,7 +77,8 @@ def test_a_yielded_output_never_changes(run):
 
 def test_outputs_have_only_new_parts_or_everything_at_the_end(run):
     def params(kind):
-        return SamplingParams(max_tokens=50, n=2, logprobs=0, output_kind=kind)
+        flat = kind is RequestOutputKind.DELTA
+        return SamplingParams(max_tokens=50, n=2, logprobs=0, output_kind=kind, flat_logprobs=flat)
 
     async def body(llm):
         kinds = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
@@ -91,6 +93,7 @@ def test_outputs_have_only_new_parts_or_everything_at_the_end(run):
         parts = [each for output in deltas for each in output.outputs if each.index == index]
         assert "".join(each.text for each in parts) == whole.text
         assert [token for each in parts for token in each.token_ids] == whole.token_ids == expected([5, 6], index, 50)
+        assert {type(each.logprobs) for each in parts} == {FlatLogprobs}
         assert [logprob for each in parts for logprob in each.logprobs] == whole.logprobs
         assert [each.finish_reason for each in parts] == [None] * (len(parts) - 1) + [whole.finish_reason]
     with pytest.raises(InvalidRequest, match="output_kind is 'delta'"):

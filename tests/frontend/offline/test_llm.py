@@ -174,6 +174,18 @@ def test_logprobs_are_keyed_by_token(start):
     assert (result.outputs[0].stop_reason, result.outputs[0].text) == (11, " 10")
     (request,) = core_of(llm).all(EngineCoreRequest)
     assert request.sampling_params.skip_reading_prefix_cache
+    flat_params = params(logprobs=2, prompt_logprobs=1, stop_token_ids=[11], flat_logprobs=True)
+    llm = start(script)
+    (flat,) = llm.generate([[5, 6]], flat_params)
+    found, prompt = flat.outputs[0].logprobs, flat.prompt_logprobs
+    assert ([*found], [*prompt]) == (result.outputs[0].logprobs, [{}, result.prompt_logprobs[1]])
+    assert ([*found[1:]], found[-1], len(found[:1])) == ([second], second, 1)
+    assert (found.token_ids, found.ranks) == ([10, 11, 12, 11, 10], [5, 1, 2, 1, 2])
+    assert (found.start_indices, found.end_indices) == ([0, 3], [3, 5])
+    assert (prompt.start_indices, prompt.end_indices, prompt.logprobs) == ([0, 0], [0, 2], [-4.0, -0.5])
+    assert flat.outputs[0].cumulative_logprob == -3.25
+    (request,) = core_of(llm).all(EngineCoreRequest)
+    assert not request.sampling_params.flat_logprobs
 
 
 @pytest.mark.parametrize("at_once", [(3,), (1, 2), (1, 1, 1)], ids=str)

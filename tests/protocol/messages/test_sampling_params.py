@@ -252,7 +252,7 @@ def test_optional_fields_are_read_as_in_the_body_of_a_request():
 
 
 def test_keywords_of_vllm_without_an_effect_are_accepted():
-    nothing = {"extra_args": {}, "flat_logprobs": False, "watermarking": False, "stream_interval": 1}
+    nothing = {"extra_args": {}, "watermarking": False, "stream_interval": 1}
     nothing |= {"skip_clone": True, "use_beam_search": False, "truncate_prompt_tokens": None}
     assert SamplingParams(n=2, temperature=1.0, **nothing) == SamplingParams(n=2, temperature=1.0)
     assert PoolingParams(extra_kwargs=None, requires_token_ids=False, use_activation=None) == PoolingParams()
@@ -267,7 +267,6 @@ def test_keywords_of_vllm_without_an_effect_are_accepted():
             {"extra_args": {"a": 1}},
             "extra_args is {'a': 1}, which is not supported: dry=Dry(…) and xtc=Xtc(…) are fields",
         ),
-        ({"flat_logprobs": True}, "flat_logprobs is True, which is not supported: logprobs are a list with a dict"),
         ({"truncate_prompt_tokens": 3}, "pass tokenization_kwargs={'truncate_prompt_tokens': …} to the method"),
         ({"guided_decoding": "x"}, "use structured_outputs=StructuredOutputsParams(…)"),
         ({"watermarking": 0}, "watermarking is 0, which is not supported: outputs have no watermark"),
