@@ -100,9 +100,7 @@ class RequestOutput:
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[LogprobsByToken | None] | FlatLogprobs | None = (
-        None  # one per token; None for the first
-    )
+    prompt_logprobs: list[LogprobsByToken | None] | FlatLogprobs | None = None  # one per token; None for the first
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     metrics: RequestTimes | None = None  # times of the slowest sequence
