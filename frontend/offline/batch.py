@@ -38,13 +38,10 @@ class _Running:
     builder: OutputBuilder
 
 
-OnProgress = Callable[[RequestOutput], None]  # called with each finished output
-
-
 class Batch:
     """Runs jobs. At most `max_in_flight` sequences are with the engine at once; later prompts are not tokenized yet."""
 
-    def __init__(self, client: Client, text: ModelText, max_in_flight: int, on_done: OnProgress):
+    def __init__(self, client: Client, text: ModelText, max_in_flight: int, on_done: Callable[[RequestOutput], None]):
         self._client = client
         self._text = text
         self._max_in_flight = max_in_flight
