@@ -8,6 +8,7 @@ from msgspec import Meta
 from .loading.adapters import MAX_LORA_RANK, MAX_LORAS
 from .message import MAX_ROWS, Weight
 
+CacheBytes = Annotated[int, Meta(ge=1 << 16, le=1 << 62)]
 PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Text = Annotated[str, Meta(max_length=4096)]  # a name or a path
@@ -65,7 +66,7 @@ class CacheConfig(_Layer, frozen=True):
     """The paged KV cache."""
 
     block_size: Literal[16, 32, 64] = 16  # tokens per block
-    kv_cache_memory_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 62)] | None = None  # per rank; None: measured share
+    kv_cache_memory_bytes: CacheBytes | None = None  # per rank; None: measured share of free memory
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = 0.9  # of a CUDA device's memory, weights included
     kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"  # auto: the model's; int8: CPU only; fp8: CUDA only
     num_blocks: PositiveInt | None = None  # per rank; overrides the measured number; for tests
