@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from paged_serve.workers.models import registry
+
 from .checkpoints import SHAPE, randomise, transformers_model
 
 WIDE = SHAPE | {"hidden_size": 128, "intermediate_size": 128, "vocab_size": 256}
@@ -45,6 +47,13 @@ def write(name: str, folder: Path, dtype: torch.dtype = torch.float32, **options
         randomise(model)
         model.to(dtype).save_pretrained(folder)
     return transformers_model(folder)
+
+
+def write_without_family(folder: Path, monkeypatch: Any) -> None:
+    """Writes a model whose family is taken away: every other one that runs through transformers has a family, too."""
+    write("Apertus", folder)
+    others = tuple(each for each in registry.FAMILIES if "ApertusForCausalLM" not in each.architectures)
+    monkeypatch.setattr(registry, "FAMILIES", others)
 
 
 def is_of_transformers(model):

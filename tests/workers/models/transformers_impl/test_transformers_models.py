@@ -15,7 +15,7 @@ from ...tiny_models.checkpoints import (
     write_checkpoint,
 )
 from ...tiny_models.quantized_checkpoints import write_quantized
-from ...tiny_models.transformers_models import ARCHITECTURES, WIDE, is_of_transformers, write
+from ...tiny_models.transformers_models import ARCHITECTURES, WIDE, is_of_transformers, write, write_without_family
 
 PROMPT = random_tokens(150, vocab_size=WIDE["vocab_size"])
 
@@ -38,8 +38,8 @@ def loop_of(folder, pool, dtype="auto", **options):
     return PagedLoop(model, num_blocks=256, max_model_len=512)
 
 
-def test_an_architecture_without_a_family_runs_through_transformers(tmp_path, kernels):
-    write("Apertus1p5Text", tmp_path)
+def test_an_architecture_without_a_family_runs_through_transformers(tmp_path, kernels, monkeypatch):
+    write_without_family(tmp_path, monkeypatch)
     assert is_of_transformers(ours(tmp_path, pool=kernels))
 
 

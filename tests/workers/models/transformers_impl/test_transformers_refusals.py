@@ -15,7 +15,7 @@ from paged_serve.workers.models.transformers_impl.checks.row_rules import RowWat
 from ...paged_loop import PagedLoop
 from ...ranks import on_ranks
 from ...tiny_models.checkpoints import ours, random_tokens, reference_logits
-from ...tiny_models.transformers_models import write
+from ...tiny_models.transformers_models import write, write_without_family
 
 CODE = """
 import torch
@@ -104,7 +104,7 @@ def test_an_encoder_that_is_not_built_is_refused_with_the_nearest(name, tmp_path
 
 
 def test_without_transformers_the_error_says_how_to_install_it(tmp_path, monkeypatch):
-    write("Apertus1p5Text", tmp_path)
+    write_without_family(tmp_path, monkeypatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ForCausalLM is not supported; .*pip install 'paged-serve\[hf\]'"):
         ours(tmp_path)
