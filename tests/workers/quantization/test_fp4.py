@@ -39,6 +39,16 @@ def logits(folder, dtype="bfloat16", chunk=1000, **options):
     return loop.prefill(loop.row(PROMPT), chunk)
 
 
+def test_parts_of_latent_attention_are_dequantized(tmp_path, pools):
+    """On torch, and on the kernels, which read the two halves of a matrix for each head."""
+    write_checkpoint("deepseek-v3", tmp_path / "float", torch.bfloat16, {"q_lora_rank": 48})
+    write_quantized(tmp_path / "float", tmp_path / "packed", FP4["NVFP4"])
+    assert torch.equal(logits(tmp_path / "packed"), logits(rounded(tmp_path / "packed")))
+    for pool in pools:
+        options = {"quantization": "int8", "pool": pool}
+        assert torch.equal(logits(tmp_path / "packed", **options), logits(rounded(tmp_path / "packed"), **options))
+
+
 def rounded(folder):
     """The folder of dequantized weights: their values in float32, which are rounded when they are read."""
     return folder.with_name(f"{folder.name}-float")
@@ -84,6 +94,15 @@ def test_chunks_ranks_and_instruction_sets_have_the_same_bits(model, name, folde
         assert torch.equal(found, expected)
     for pool in pools:
         pool.close()
+
+
+def test_packed_codes_are_kept_in_a_file_that_later_starts_read(folders, make_pool, tmp_path, caplog):
+    pool, folder = make_pool() or pytest.skip("the kernels are not built"), folders["qwen3-moe", "NVFP4"]
+    expected = logits(folder, pool=pool)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert torch.equal(logits(folder, pool=pool, packed_weights_dir=str(tmp_path)), expected)
+    assert "packed weights were read from" in caplog.text
 
 
 @pytest.fixture
