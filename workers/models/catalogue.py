@@ -74,6 +74,7 @@ from .families.jina_embeddings_v3 import JINA_EMBEDDINGS_V3
 from .families.kimi_linear import KIMI_LINEAR
 from .families.kolibri1 import KOLIBRI1
 from .families.laguna import LAGUNA
+from .families.lara_mini import LARA_MINI
 from .families.lfm2 import LFM2
 from .families.lfm2_moe import LFM2_MOE
 from .families.lfm3 import LFM3
@@ -240,6 +241,7 @@ FAMILIES = (
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,
+    LARA_MINI,
     OLMO_HYBRID,
     KIMI_LINEAR,
     BAILING_HYBRID,

@@ -13,7 +13,7 @@ NAMES = (
     *("GraniteSWA", "GraniteMoeSWA", "Ministral", "Cwm", "VaultGemma", "HyperCLOVAX"),
     *("Jais2", "Mellum", "NanoChat", "Youtu", "HYV3", "Lfm3", "Apertus", "Laguna", "MiMoV2Flash", "Mistral4"),
     *("AXK1", "Flint", "Kolibri1", "AriaText", "Persimmon", "ModernBertDecoder", "MiniMax", "DiffLlama", "JetMoe"),
-    *("Phi4Multimodal", "Apertus1p5Text"),
+    *("Phi4Multimodal", "Apertus1p5Text", "LaraMini"),
 )
 SIZES = {name: PLAIN[name] for name in PLAIN if name not in ("architectures", "num_key_value_heads")}
 SIZES |= {"num_hidden_layers": 8, "num_attention_heads": 8, "intermediate_size": 96}

@@ -128,7 +128,7 @@ EARLY = [
 ]
 NIGHTLY = [
     *("mamba", "mamba-biased", "jamba-dense", "mamba2-biased", "granite4-dense", "bamba", "nemotron-h-dense"),
-    *("olmo-hybrid", "olmo-hybrid-rotated"),
+    *("olmo-hybrid", "olmo-hybrid-rotated", "lara-mini"),
     *("falcon-h1-with-norms", "mixtral", "qwen3-moe", "olmoe", "phimoe", "granitemoe"),
     *("cohere-qk-norm", "phi-qk-norm", "nemotron", "arcee", "falcon-alibi", "mpt"),
     *("gpt-neo", "gpt-neox", "gptj", "falcon", "falcon-in-turn", "phi", "stablelm-parallel", "cohere", "cohere2"),

@@ -122,6 +122,18 @@ RECURRENT_VARIANTS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 48,
         "shared_expert_intermediate_size": 80,
     },
+    "lara-mini": {
+        "family": "LaraMini",
+        "num_hidden_layers": 5,
+        "head_dim": 24,
+        **QWEN_LAYERS,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 48,
+        "sliding_window": 40,
+        "rms_norm_eps": 0.01,
+    },
     "olmo-hybrid": {
         "family": "OlmoHybrid",
         "num_hidden_layers": 4,

@@ -42,6 +42,7 @@ class GatedDeltaNames:
     gates: str = "model.layers.{}.linear_attn.in_proj_z"
     b: str = "model.layers.{}.linear_attn.in_proj_b"
     alpha: str = "model.layers.{}.linear_attn.in_proj_a"
+    of_all: str = ""  # instead of the first six: all queries, then keys, values, gates, b and alpha
     by_key_head: str = ""  # instead of the first four: of each key head its query, key, values and their gates
     decays_down: str = ""  # Kimi delta attention, instead of alpha and of gates: two projections, one after the other
     decays_up: str = ""

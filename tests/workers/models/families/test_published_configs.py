@@ -57,6 +57,7 @@ NOT_AT_HAND = {
     "Jais2ForCausalLM",
     "ApertusForCausalLM",
     "Apertus1p5TextForCausalLM",
+    "LaraMiniForCausalLM",
     "Gemma4UnifiedForCausalLM",
     "LagunaForCausalLM",
     "MiMoV2FlashForCausalLM",

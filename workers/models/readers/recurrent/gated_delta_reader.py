@@ -95,6 +95,10 @@ class GatedDeltaReader:
     def _rows_by_part(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
         """Queries, keys and values, then gates, b and alpha."""
         names = self._reader.names.gated_delta
+        if names.of_all:
+            sizes = (*_sizes(kind), kind.inner_size, kind.heads, kind.decays)
+            spans = joined_spans(self._spans(sizes))
+            return [Rows(names.of_all.format(index), sum(sizes), span) for span in spans]
         others = (names.gates, kind.inner_size), (names.b, kind.heads), (names.alpha, kind.decays)
         rows = [Rows(name.format(index), size, self._reader.even_span(size)) for name, size in others]
         return self._queries_keys_values((names.query, names.key, names.value), index, kind) + rows
@@ -103,7 +107,7 @@ class GatedDeltaReader:
         """Of one matrix, if the names are the same, or of three."""
         each = [name.format(index) for name in names]
         if len(set(each)) == 1:
-            return [Rows(each[0], kind.channels, span) for span in joined_spans(self._spans(kind))]
+            return [Rows(each[0], kind.channels, span) for span in joined_spans(self._spans(_sizes(kind)))]
         return [Rows(name, size, self._reader.even_span(size)) for name, size in zip(each, _sizes(kind), strict=True)]
 
     def _channels_of(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
@@ -120,7 +124,7 @@ class GatedDeltaReader:
             return self._queries_keys_values(names, index, kind)
         rows = [
             Rows(name, end - start, (max(first, start) - start, min(last, end) - start))
-            for first, last in joined_spans(self._spans(kind))
+            for first, last in joined_spans(self._spans(_sizes(kind)))
             for name, start, end in zip(each, [0, *ends[:-1]], ends, strict=True)
             if max(first, start) < min(last, end)
         ]
@@ -128,10 +132,10 @@ class GatedDeltaReader:
             reader.checkpoint.skip(name)
         return rows
 
-    def _spans(self, kind: GatedDeltaLayer) -> list[Span]:
-        """Of this rank's queries, keys and values in a matrix of all."""
-        starts = accumulate(_sizes(kind)[:-1], initial=0)
-        each = [(start, self._reader.even_span(size)) for start, size in zip(starts, _sizes(kind), strict=True)]
+    def _spans(self, sizes: Sequence[int]) -> list[Span]:
+        """Of this rank's share of each part in a matrix of parts with these rows."""
+        starts = accumulate(sizes[:-1], initial=0)
+        each = [(start, self._reader.even_span(size)) for start, size in zip(starts, sizes, strict=True)]
         return [(start + first, start + last) for start, (first, last) in each]
 
     def _rows_by_key_head(self, index: int, kind: GatedDeltaLayer) -> list[Rows]:
