@@ -50,7 +50,7 @@ def undisturbed(server) -> list[str]:
     return asyncio.run(read_streams(server.url, 0, None))
 
 
-# Fast tests that kill a core or a worker under streams are in test_processes.py, test_resume_engine.py and answers/.
+# Fast tests that kill a core or a worker under streams are in test_processes.py, resume/ and answers/.
 # One of two ranks is killed in plugins/test_served.py.
 @pytest.mark.nightly
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
 
 
 # Below, streams continue after the death of a worker, at once or when a halted supervisor continues.
-# test_resume_engine.py kills a core.
+# resume/test_resume_engine.py kills a core.
 @pytest.mark.nightly
 @pytest.mark.parametrize("role", ["worker", "engine-core"])
 def test_a_stream_continues_with_the_same_bytes_after_a_kill(server, role):
