@@ -48,6 +48,7 @@ KEYWORDS = {
 
 
 _NONE_IS_A_VALUE = {"max_tokens"}  # until the context is full
+MAX_BIAS = 100.0  # of vLLM's from_optional
 
 
 class WithKeywords(msgspec.StructMeta):
@@ -75,3 +76,16 @@ def _check_ignored(name: str, value: Any, known: tuple[str, ...], owner: str) ->
     keyword = KEYWORDS[name]
     if not keyword.any_value and not any(type(value) is type(same) and value == same for same in keyword.nothing):
         raise InvalidRequest(f"{name} is {value!r:.100}, which is not supported: {keyword.instead}", name)
+
+
+def bounded_bias(logit_bias: dict[Any, Any]) -> dict[Any, Any]:
+    """Texts of digits as token ids, and numbers within MAX_BIAS; what is neither is left to the check of the field."""
+
+    def token_id(token: Any) -> Any:
+        return int(token) if isinstance(token, str) and token.isdecimal() and token.isascii() else token
+
+    def bounded(bias: Any) -> Any:
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        return min(max(bias, -MAX_BIAS), MAX_BIAS) if is_number else bias
+
+    return {token_id(token): bounded(bias) for token, bias in logit_bias.items()}

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from paged_serve.protocol.errors import EngineDead
 from paged_serve.protocol.forks import in_forked_child
@@ -177,8 +177,8 @@ class LLM(PoolingMethods):
             tokenization(tokenization_kwargs),
             documents,
         )
-        prompts = self._conversations(messages, options)
-        return self._run(self._jobs(prompts, sampling_params, priority, lora_request), use_tqdm)
+        jobs = self._jobs(self._conversations(messages, options), sampling_params, priority, lora_request)
+        return self._run(jobs, use_tqdm)
 
     def beam_search(
         self,
@@ -238,8 +238,7 @@ class LLM(PoolingMethods):
 
     def get_metrics(self) -> dict[str, Any]:
         """The engine's current statistics: the fields of protocol.messages.stats.SchedulerStats."""
-        metrics: dict[str, Any] = json.loads(self._client.utility(Utility.STATS))
-        return metrics
+        return cast("dict[str, Any]", json.loads(self._client.utility(Utility.STATS)))
 
     def get_facts(self) -> dict[str, str]:
         """Facts about the running engine, as text: device, dtype, threads, weights, quantization, KV cache."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import InvalidRequest
-from ..parameter_keywords import WithKeywords
+from ..parameter_keywords import WithKeywords, bounded_bias
 from .logits_processors import MAX_LOGITS_PROCESSORS, LogitsProcessorParams, as_processors
 from .message import MAX_TOKEN_ID, TokenId, check_length, check_strings, check_token_ids
 from .samplers import Dry, RepetitionDetection, ThinkingBudget, Xtc
@@ -20,7 +20,6 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_LOGIT_BIAS = 1024
-MAX_BIAS = 100.0
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 256
 MAX_STOP_TOKEN_IDS = 1024
@@ -163,7 +162,7 @@ class SamplingParams(
         """From fields of a JSON body, as in vLLM: texts name tokens in logit_bias, whose values are brought within
         bounds."""
         if isinstance(bias := fields.get("logit_bias"), dict):
-            fields["logit_bias"] = {_as_token_id(token): _within_bounds(value) for token, value in bias.items()}
+            fields["logit_bias"] = bounded_bias(bias)
         return cls(**fields)
 
     def clone(self) -> "ChangeableSamplingParams":
@@ -220,15 +219,6 @@ def _as_tuple(field: str, value: Any) -> tuple[Any, ...]:
     if value is not None and not isinstance(value, list | tuple):
         raise InvalidRequest(f"{field} is {value!r:.100}; it must be a list", field)
     return tuple(value or ())
-
-
-def _as_token_id(token: Any) -> Any:
-    return int(token) if isinstance(token, str) and token.isdecimal() and token.isascii() else token
-
-
-def _within_bounds(bias: Any) -> Any:
-    is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
-    return min(max(bias, -MAX_BIAS), MAX_BIAS) if is_number else bias
 
 
 def _check(params: SamplingParams) -> None:
