@@ -20,6 +20,7 @@ FEATURES = {
     "amx": ("AVX512F", "AVX512VNNI", "AVX512BF16"),
 }
 SUPPORTED = "-D__builtin_cpu_supports(feature)=1"
+WITHOUT_VBMI = '-D__builtin_cpu_supports(feature)=__builtin_strcmp(feature, "avx512vbmi")'
 REPLACED = (  # in sources: (file, expression, replacement, how often)
     (
         "isa/avx512.h",
@@ -41,7 +42,8 @@ def build_for_avx512(isa: str, folder: Path) -> None:
     csrc, features = folder / "csrc", folder / "features.h"
     copy_sources(csrc)
     features.write_text("".join(f"#define __{name}__ 1\n" for name in FEATURES[isa]))
-    flags = [*SETUP["FLAGS_BY_ISA"]["avx2"], *(TILES if isa == "amx" else ()), "-O1", SUPPORTED]
+    supported = WITHOUT_VBMI if isa == "avx512fma" else SUPPORTED  # both kinds exist
+    flags = [*SETUP["FLAGS_BY_ISA"]["avx2"], *(TILES if isa == "amx" else ()), "-O1", supported]
     first, last = (HERE / "avx512_vectors.h", features), (features,)  # gcc forgets them after the compiled header
     build(folder / f"_cpu_{isa}.so", sorted(csrc.rglob("*.cpp")), flags, csrc=csrc, first=first, last=last)
     (folder / "_cpu_avx2.so").symlink_to(cpu.library_path("avx2"))

@@ -151,6 +151,7 @@ template <class T> __m512i permuted(__m512i a, __m512i index, __m512i b) {
   return (__m512i)each<T, N>([&](int i) { return from[at[i] % (2 * N)]; });
 }
 inline __m512i permutexvar_epi16(__m512i index, __m512i x) { return permuted<uint16_t>(x, index, x); }
+inline __m512 permutexvar_ps(__m512i index, __m512 x) { return (__m512)permuted<uint32_t>((__m512i)x, index, (__m512i)x); }
 inline __m512i permutex2var_epi16(__m512i a, __m512i index, __m512i b) { return permuted<uint16_t>(a, index, b); }
 inline __m512i permutex2var_epi8(__m512i a, __m512i index, __m512i b) { return permuted<uint8_t>(a, index, b); }
 
@@ -223,6 +224,7 @@ template <class I32> I32 vpdpbusd(I32 sum, I32 w, I32 x) {  // unsigned times si
 #define _mm512_permutex2var_epi16 emulated::permutex2var_epi16
 #define _mm512_permutex2var_epi8 emulated::permutex2var_epi8
 #define _mm512_permutexvar_epi16 emulated::permutexvar_epi16
+#define _mm512_permutexvar_ps emulated::permutexvar_ps
 #undef _mm512_roundscale_ps
 #define _mm512_roundscale_ps(x, rounding) emulated::roundscale_ps<(rounding)>(x)
 #define _mm512_scalef_ps emulated::scalef_ps
