@@ -2,7 +2,7 @@
 //
 // Algorithm  the products of gemm.cpp and of its tile order, with the words that expand.cpp makes of the codes: the same bits
 //            as with the dequantized weight in bfloat16, on all instruction sets and with any number of rows and ranks.
-//            For up to three rows with VBMI, and for one with AVX2, codes are expanded in registers; for few, CHUNK_WORDS
+//            For up to three rows with VBMI codes are expanded in registers; for few, CHUNK_WORDS
 //            of a panel in the first-level cache; for many, and in tile order, a whole panel, once for all rows of a thread.
 // Shapes     fp8.h
 // Tile       few rows: all x 64 outputs, a group or chunk of K; many: as gemm.cpp

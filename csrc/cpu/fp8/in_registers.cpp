@@ -1,8 +1,7 @@
-// add_fp8_rows: a few rows times codes that are expanded in registers, by the tables of values.h or by raised.h.
+// add_fp8_rows: a few rows times codes that are expanded in registers, by the tables of values.h.
 //
 // Algorithm  each output is one chain of dot products over K, as in tile.h; the values are those of expand_fp8
 // Floor      bytes of codes / read bandwidth
-#include "fp8/raised.h"
 #include "fp8/values.h"
 
 namespace {
@@ -48,56 +47,6 @@ void add_fp8_rows(float* out, int rows, const char* x, size_t x_stride, const ch
     with_rows<MOST_SCALED>(std::min(MOST_SCALED, rows - m), [&](auto n) {
       add_rows<n, false>(out + m * PANEL, x + m * x_stride, x_stride, codes, quads, scales);
     });
-}
-#elif defined(__AVX2__)
-namespace {
-
-constexpr int CHUNK_QUADS = 32;
-
-[[gnu::noipa]] void add_row(float* out, const char* x, const char* codes, int quads, const float* scales) {
-  constexpr int N = PANEL_VECTORS;
-  F32 sums[N], factors[N];
-  I32 flips[N];
-  EACH(v, N) {
-    const ScaleParts scale(load(scales + v * LANES));
-    sums[v] = load(out + v * LANES), factors[v] = scale.factor, flips[v] = scale.flip;
-  }
-#pragma GCC unroll 1
-  for (int q = 0; q < quads; q++, codes += STEP_BYTES, x += QUAD_WORDS * WORD_BYTES) {
-    Bf16::Row row[QUAD_WORDS];
-    EACH(i, QUAD_WORDS) row[i] = Bf16::row(x + i * WORD_BYTES);
-    fetch_codes<1>(codes, AHEAD_BYTES);
-    EACH(v, N) {
-      const I32 four = load_words(codes + v * sizeof(I32)), negative = ~four ^ flips[v];
-      F32 values[CODES];
-      RaisedCodes(four).values(factors[v], values);
-      const auto signed_value = [&](int j) { return (I32)values[j] ^ ((negative << (24 - 8 * j)) & (int32_t)0x80000000); };
-      EACH(i, QUAD_WORDS) {
-        const Bf16::Weights weights{signed_value(2 * i), signed_value(2 * i + 1)};
-        sums[v] = Bf16::dot(sums[v], weights, row[i]);
-      }
-    }
-  }
-  EACH(v, N) store(out + v * LANES, sums[v]);
-}
-
-// With one scale, codes are expanded faster by shuffles, to words in the first-level cache.
-void add_expanded(float* out, const char* x, const char* codes, int quads, const float* scales) {
-  alignas(64) char words[CHUNK_QUADS * QUAD_WORDS * STEP_BYTES];
-  for (int q = 0; q < quads; q += CHUNK_QUADS) {
-    const int count = std::min(CHUNK_QUADS, quads - q);
-    expand_fp8(words, codes + q * STEP_BYTES, count, scales);
-    product<Bf16, 1, Start::ADD>(out, PANEL, x + q * QUAD_WORDS * WORD_BYTES, 0, words, count * QUAD_WORDS);
-  }
-}
-
-}  // namespace
-
-int fp8_rows_in_registers() { return 1; }
-
-void add_fp8_rows(float* out, int, const char* x, size_t, const char* codes, int quads, const float* scales) {
-  if (is_one_scale(scales)) return add_expanded(out, x, codes, quads, scales);
-  add_row(out, x, codes, quads, scales);
 }
 #else
 int fp8_rows_in_registers() { return 0; }

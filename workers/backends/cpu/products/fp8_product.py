@@ -6,9 +6,8 @@ from ....checkpoint.blocks.fp8_codes import are_numbers
 from ....checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight
 from ....kernels.cpu.packing import WORD_INPUTS
 
-# With scales in this range, or zero, codes times scales are not denormal in bfloat16, and the factors of
-# csrc/cpu/fp8/raised.h are finite.
-LEAST_SCALE, LARGEST_SCALE = 2.0**-117, 2.0**23
+# With scales in this range, or zero, codes times scales are neither denormal nor infinite in bfloat16.
+LEAST_SCALE, LARGEST_SCALE = 2.0**-117, 2.0**118
 
 
 def is_fp8_product(weight: Fp8Weight | Fp8BlockWeight, dtype: torch.dtype) -> bool:
