@@ -162,14 +162,21 @@ template <class F, class Codes, class Kind, int ROWS>
   const float *scale = slice.scale, *least = slice.least;
   const char *x = rows.codes, *codes = slice.codes, *ahead = slice.ahead, *until = ahead, *groups = (const char*)rows.groups;
   const int past = slice.past;
+  // Of a group's prefetches a core starts only so many at once. A full block is rarely alone, and its prefetches few.
+  constexpr bool SPREADS = ROWS < MOST_ROWS<F>;
+  const size_t at_once = SPREADS ? slice.ahead_bytes * N * LANES / PANEL : slice.ahead_bytes;
+  const auto prefetch_share = [&] {
+    if (ahead)
+      for (until += at_once; ahead < until; ahead += 64) prefetch<2>(ahead);
+  };
 #pragma GCC unroll 1
   for (int g = slice.first; g < past; g++) {
-    if (ahead)
-      for (until += slice.ahead_bytes; ahead < until; ahead += 64) prefetch<2>(ahead);
+    if constexpr (!SPREADS) prefetch_share();
     const char* const halves = groups + g % PARTS * sizeof(float);
     const auto add_strips = [&](auto own) __attribute__((always_inline)) {
 #pragma GCC unroll 1
       for (int output = 0; output < PANEL; output += N * LANES) {
+        if constexpr (SPREADS) prefetch_share();
         add_strip<F, decltype(own), Kind, ROWS, N>(sums + output, x, rows, halves, groups, codes + output * WORD_BYTES, scale, least);
         scale += N * LANES;
         if constexpr (Kind::HAS_LEAST) least += N * LANES;
