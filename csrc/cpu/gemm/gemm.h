@@ -12,26 +12,27 @@ constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is 
 // Of K, for a panel that is read a few times: 64 KB, or, where a core multiplies floats rather than words (Intel), 16 KB.
 constexpr bool SMALL_CHUNKS = LANES == 16 && WIDENS_BF16;
 constexpr int CHUNK_WORDS = SMALL_CHUNKS ? 64 : 256;
-constexpr int MAX_CHUNKED_BLOCKS = SMALL_CHUNKS ? 8 : 3;
+// Whether each pass over a chunk prefetches an equal share of the next one, if there are five or more: a line per word in the
+// first four asks for more than memory has then, and for nothing later. With AVX2 so where a word is one float.
+template <class F> constexpr bool SHARES_EVENLY = SMALL_CHUNKS || (LANES == 8 && std::is_same_v<F, Fp32>);
+template <class F> constexpr int MAX_CHUNKED_BLOCKS = SHARES_EVENLY<F> ? 8 : 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread
 constexpr size_t WIDENED_BYTES = 32 << 20;  // of widened rows; the weights are read once for that many rows
 constexpr int FEWEST_SLAB_ROWS = 64;
 
-// Whether each pass over a chunk prefetches an equal share of the next one: with five passes or more, a line per word in the
-// first four asks for more than memory has then, and for nothing later.
-constexpr bool divides_evenly(int passes) { return SMALL_CHUNKS && passes > 4 && passes <= MAX_CHUNKED_BLOCKS; }
-constexpr Prefetch plan_in_panel(int pass, int passes) {
-  return divides_evenly(passes) ? Prefetch{EVENLY, pass} : plan(pass, passes);
+template <class F, int OF_BLOCK> constexpr Prefetch plan_in_panel(int pass, int passes) {
+  if (SHARES_EVENLY<F> && passes > 4 && passes <= MAX_CHUNKED_BLOCKS<F> * OF_BLOCK) return {EVENLY, pass};
+  return plan(pass, passes);
 }
 
 // Whether a pass of a block of ROWS rows may prefetch `lines` lines per word of K. Products that cannot be are not compiled:
 // blocks are as even as can be, so one with few rows is the only one.
 template <class F, int ROWS, Start START> constexpr bool prefetches(int lines) {
   constexpr int N = STRIPS<ROWS>, FEWEST_ROWS = (MOST_ROWS<F> + 1) / 2;
-  for (int blocks = 1; blocks <= (ROWS < FEWEST_ROWS ? 1 : MAX_CHUNKED_BLOCKS + 2); blocks++) {
-    const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS;
+  for (int blocks = 1; blocks <= (ROWS < FEWEST_ROWS ? 1 : MAX_CHUNKED_BLOCKS<F> + 2); blocks++) {
+    const bool is_whole = blocks == 1 || blocks > MAX_CHUNKED_BLOCKS<F>;
     for (int pass = 0; pass < N * blocks && !(is_whole && START == Start::ADD); pass++) {
-      const int own = plan_in_panel(pass, N * blocks).lines;
+      const int own = plan_in_panel<F, N>(pass, N * blocks).lines;
       if (own == lines || (own == 0 && is_whole && lines == SPARE_LINES)) return true;
     }
   }
@@ -49,7 +50,7 @@ void block_product(Out* out, const char* x, size_t x_stride, const char* panel, 
   const int passes = blocks * N;
   for (int s = 0; s < N; s++) {
     const int pass = block * N + s;
-    Prefetch p = plan_in_panel(pass, passes);
+    Prefetch p = plan_in_panel<F, N>(pass, passes);
     const size_t skipped = p.lines == EVENLY ? words * STEP_BYTES * pass / passes : (size_t)words * p.first * 64;
     const char* ahead = panel + (p.lines == 4 ? NEAR_BYTES : words * STEP_BYTES + skipped);
     if (p.lines == 0 && upcoming)
@@ -79,9 +80,9 @@ void panel_product(const char* x, size_t x_stride, int rows, const char* panel, 
                    Upcoming* upcoming = nullptr) {
   if constexpr (SHARES_WIDENED<F>)
     if (rows > MOST_ROWS<F>) return widened_product<F>(x, x_stride, rows, panel, words, done, upcoming);
-  alignas(64) Out out[MAX_CHUNKED_BLOCKS * MOST_ROWS<F> * PANEL];
+  alignas(64) Out out[MAX_CHUNKED_BLOCKS<F> * MOST_ROWS<F> * PANEL];
   const int blocks = ceil_div(rows, MOST_ROWS<F>);
-  if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS) {
+  if (blocks == 1 || blocks > MAX_CHUNKED_BLOCKS<F>) {
     for_blocks<F>(rows, [&](auto n, int row, int block, int) {
       block_product<F, n, Start::ZERO>(out, x + row * x_stride, x_stride, panel, words, block, blocks, upcoming);
       done(n, row, out);
