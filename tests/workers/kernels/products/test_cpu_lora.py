@@ -70,12 +70,15 @@ def weight_of(form, outputs, inputs):
             return values.to(form)
 
 
+SHARES_EVENLY = {"avx2": (torch.float32,), **dict.fromkeys(("avx512fma", "amx"), (torch.float32, "int8"))}  # gemm.h
+
+
 def computes_some(pool, form, rows, segments):
     """Products of few rows have no time for it; those by AMX's tiles, as of int8 in either order, do not know of it."""
     is_by_tiles = form == "int8" and (pool.library.isa == "amx" or has_emulated_tiles)
-    # of segments, few rows at a time are multiplied, for which the libraries of Intel's processors have small chunks
-    has_small_chunks = pool.library.isa in ("avx512fma", "amx") and segments > 1 and form in (torch.float32, "int8")
-    return rows == 100 and not is_by_tiles and not has_small_chunks
+    # of segments, few rows at a time are multiplied, and every pass may have its share of the next chunk to fetch
+    has_no_time = segments > 1 and form in SHARES_EVENLY.get(pool.library.isa, ())
+    return rows == 100 and not is_by_tiles and not has_no_time
 
 
 @pytest.mark.long_in_software  # the tests above and below compare the portable sums
