@@ -4,7 +4,7 @@ words/nvfp4.py and mxfp4.py have the formats of 4-bit floats.
 
 format int-quantized, float-quantized:
     weight             [out, in]              int8, e4m3
-    weight_scale       [out, 1], [1] or []    float
+    weight_scale       [out, 1], [1] or []    float; with e4m3 also [out / block rows, in / block columns, rounded up]
     input_scale        [1] or []              float, only with static activations
 format pack-quantized:
     weight_packed      [out, in * bits / 32]  int32   values + 2^(bits - 1) of adjacent inputs in a word
@@ -25,9 +25,10 @@ from paged_serve.protocol.errors import ConfigError
 from ..checkpoint.matrix_reader import FloatReader, MatrixPart, activation_order, groups_of, num_groups
 from ..checkpoint.safetensors_files import Checkpoint
 from ..checkpoint.text_part import module_names
-from ..checkpoint.weight_forms import Fp8Weight, GroupedWeight, Int8Weight, Weight
+from ..checkpoint.weight_forms import Fp8BlockWeight, Fp8Weight, GroupedWeight, Int8Weight, Weight
 from ..kernels.cpu.library import Pool
 from ..kernels.cpu.unpacking import WordLayout
+from .block_fp8 import BlockFp8Reader
 from .config import EXPRESSION, Arguments, CompressedTensors, ConfigGroup
 from .mxfp4 import read_compressed_mxfp4
 from .words.bit_fields import WORD_BITS, read_codes, unpack_words
@@ -53,6 +54,8 @@ class CompressedTensorsReader:
         match group.format or self.config.format:
             case "int-quantized":
                 return Int8Weight(*self._eight_bits(name, part, group.weights, "I8"))
+            case "float-quantized" if group.weights.strategy == "block":
+                return self._fp8_blocks(name, part, group.weights)
             case "float-quantized":
                 return Fp8Weight(*self._eight_bits(name, part, group.weights, "F8_E4M3"))
             case "nvfp4-pack-quantized":
@@ -70,6 +73,14 @@ class CompressedTensorsReader:
             shape = (1,) if how.strategy == "tensor" else (part.shape[0], 1)
             scale = self.checkpoint.read(f"{name}.weight_scale", shape)
         return codes, scale.float().expand(part.shape[0], 1)[part.outputs, 0].contiguous()
+
+    def _fp8_blocks(self, name: str, part: MatrixPart, how: Arguments) -> Fp8BlockWeight:
+        """The published activations are quantized, per token and 128 inputs; these are not, which is more precise."""
+        assert how.block_structure is not None
+        reader = BlockFp8Reader(self.checkpoint, self.float_reader.dtype, block=how.block_structure)
+        if not reader.has(name):
+            raise ConfigError(f"{self.checkpoint.folder} has no tensor {name}.weight_scale, which config.json asks for")
+        return Fp8BlockWeight(*reader.coded(name, part), reader.form(name))
 
     def _grouped(self, name: str, part: MatrixPart, how: Arguments) -> GroupedWeight:
         outputs, inputs = part.shape

@@ -19,6 +19,9 @@ class Gptq(msgspec.Struct, frozen=True):
     dynamic: dict[str, dict[str, Any]] | None = None  # pattern -> changed settings; "-:" patterns: not quantized
 
 
+BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 1 is refused by name
+
+
 class Awq(msgspec.Struct, frozen=True):
     """Settings of AutoAWQ, with both spellings of the number of bits and of the group size."""
 
@@ -38,6 +41,7 @@ class Arguments(msgspec.Struct, frozen=True):
     symmetric: bool = True
     strategy: str | None = None
     group_size: int | None = None
+    block_structure: tuple[BlockSide, BlockSide] | None = None
     dynamic: bool | str = False
     actorder: bool | str | None = None
 
@@ -61,9 +65,6 @@ class CompressedTensors(msgspec.Struct, frozen=True):
     kv_cache_scheme: Any = None
     sparsity_config: dict[str, Any] | None = None
     transform_config: dict[str, Any] | None = None
-
-
-BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 1 is refused by name
 
 
 class BlockFp8(msgspec.Struct, frozen=True):
@@ -235,13 +236,17 @@ def _fp4_problem(weights: Arguments, file_format: str) -> str:
 
 
 def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str) -> str:
-    if weights.num_bits != 8 or not weights.symmetric or weights.strategy not in ("channel", "tensor"):
+    strategies = ("channel", "tensor", "block") if file_format == "float-quantized" else ("channel", "tensor")
+    if weights.num_bits != 8 or not weights.symmetric or weights.strategy not in strategies:
         kind = "symmetric" if weights.symmetric else "asymmetric"
         return f"{kind} weights of {weights.num_bits} bits per {weights.strategy}"
+    if weights.strategy == "block" and (weights.block_structure is None or min(weights.block_structure) < 1):
+        return f"block_structure={weights.block_structure}"
     if inputs is None:
         return f"no input_activations with format {file_format!r}"
     if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, weights.type, True):
         return f"{'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits} activations"
-    if (inputs.dynamic, inputs.strategy) not in ((True, "token"), (False, "tensor")):
+    used = ((True, "group"),) if weights.strategy == "block" else ((True, "token"), (False, "tensor"))
+    if (inputs.dynamic, inputs.strategy) not in used:
         return f"{'dynamic' if inputs.dynamic else 'static'} activations per {inputs.strategy}"
     return ""

@@ -33,7 +33,7 @@ def folders(tmp_path_factory):
     for model in MODELS:
         write_checkpoint(model, home / model, torch.bfloat16)
         unstack_experts(home / model)
-        for name in (MODELS[model], "ct-fp8", *OF_MATRICES):
+        for name in (MODELS[model], "ct-fp8", "ct-fp8-16", *OF_MATRICES):
             found[model, name] = home / f"{model}-{name}"
             write_quantized(home / model, found[model, name], name)
     return found
@@ -55,6 +55,22 @@ def test_a_scale_per_block_is_the_float_model_of_its_codes(model, name, folders,
         facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
         assert (f"matrices fp8 in blocks of {blocks} held as float" in facts) == (pool is None)
         assert f"matrices fp8 in blocks of {blocks}" in facts
+
+
+@pytest.mark.parametrize("model", ["qwen3", "qwen3-moe"])
+def test_blocks_of_compressed_tensors_are_the_float_model_of_their_codes(model, folders, pools):
+    folder = folders[model, "ct-fp8-16"]
+    for pool in pools:
+        assert torch.equal(logits(folder, pool=pool), logits(rounded(folder), pool=pool))
+        facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
+        assert "matrices fp8 in blocks of 16x32" in facts
+
+
+def test_blocks_without_scales_are_refused_by_name(folders, tmp_path):
+    write_quantized(folders["qwen3", "ct-fp8-16"].with_name("qwen3"), tmp_path / "lacks", "ct-fp8-16")
+    edit(tmp_path / "lacks", k_proj__weight_scale=lambda _: None)
+    with pytest.raises(ConfigError, match=r"has no tensor model\.layers\.0\.self_attn\.k_proj\.weight_scale, which"):
+        ours(tmp_path / "lacks", "bfloat16")
 
 
 @pytest.mark.parametrize(("model", "name"), [("qwen3", "fp8-matrix"), ("glm4-moe-wide", "auto-fp8")])

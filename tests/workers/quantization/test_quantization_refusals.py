@@ -76,8 +76,23 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
         ),
         (
             "ct-fp8",
-            group(weights=FP8 | {"strategy": "block"}, stored_as="float-quantized"),
-            "symmetric weights of 8 bits per block",
+            group(weights=INT8 | {"strategy": "block"}, stored_as="int-quantized"),
+            "symmetric weights of 8 bits per block in group_0",
+        ),
+        ("ct-fp8", group(weights=FP8 | {"strategy": "block"}, stored_as="float-quantized"), "block_structure=None"),
+        (
+            "ct-fp8",
+            group(weights=FP8 | {"strategy": "block", "block_structure": [0, 128]}, stored_as="float-quantized"),
+            r"block_structure=\(0, 128\) in group_0",
+        ),
+        (
+            "ct-fp8",
+            group(
+                weights=FP8 | {"strategy": "block", "block_structure": [128, 128]},
+                input_activations=STATIC,
+                stored_as="float-quantized",
+            ),
+            "static activations per tensor in group_0",
         ),
         ("ct-fp8", group(weights=INT8, stored_as="float-quantized"), "weights that are not static floats"),
         ("ct-w4a16", group(stored_as="marlin-24"), "format 'marlin-24' in group_0"),

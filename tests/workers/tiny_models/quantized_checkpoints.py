@@ -189,6 +189,26 @@ def block_fp8(*block: int) -> Format:
     return Format(pack, config, ignored=("o_proj",))
 
 
+def block_float_quantized(*block: int) -> Format:
+    """The same as llm-compressor's FP8_BLOCK."""
+    of = block_fp8(*block)
+
+    def pack(weight: Tensor) -> Packed:
+        packed, values = of.pack(weight)
+        return {"weight": packed["weight"], "weight_scale": packed["weight_scale_inv"]}, values
+
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "block", "block_structure": list(block)}
+    inputs = {
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": 128,
+        "dynamic": True,
+    }
+    return Format(pack, compressed_tensors_config("float-quantized", weights, inputs), ignored=("o_proj",))
+
+
 def matrix_fp8(scale: str, of_inputs: str, shape: tuple[int, ...]) -> Format:
     """e4m3 with a scale per matrix and one of its inputs, under these names and of this shape."""
 
@@ -246,6 +266,7 @@ QUANTIZED, NOT_QUANTIZED = ("_proj", "indexer.wq_b", "indexer.wk"), ("indexer.we
 BLOCKS: dict[str, Format] = {
     "fp8-128": block_fp8(128, 128),
     "fp8-16": block_fp8(16, 32),
+    "ct-fp8-16": block_float_quantized(16, 32),
     "fp8-matrix": matrix_fp8("weight_scale_inv", "activation_scale", ()),  # as Ministral 3 is published
     "auto-fp8": matrix_fp8("weight_scale", "input_scale", (1,)),
 }
