@@ -24,8 +24,8 @@ _PROBES = {
 }
 _REF = "#/components/schemas/{name}"
 _STREAMED = (answers.ChatChunkChoice,)
-_PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html"}
-_OPEN = {"/live", "/health", "/", "/page/{file}"}
+_PLAIN = {"/metrics": "text/plain", "/openapi.json": "application/json", "/": "text/html", "/docs": "text/html"}
+_OPEN = {"/live", "/health", "/", "/docs", "/page/{file}"}
 _HEADERS = {
     "Idempotency-Key": (KEY_PATTERN, "A request repeated with its key gets the same answer, byte for byte"),
     "Last-Event-ID": (EVENT_ID_PATTERN, "The stream resumes after this event"),

@@ -229,7 +229,8 @@ ROUTES = (
     RouteSpec("GET", "/version", version, "Version of the server", answers=(answers.Version,)),
     RouteSpec("GET", "/openapi.json", openapi, "This document"),
     RouteSpec("GET", "/", send_page_file, "The chat page"),
-    RouteSpec("GET", "/page/{file}", send_page_file, "The chat page's scripts and styles"),
+    RouteSpec("GET", "/docs", send_page_file, "The routes and their fields, as a page", operation="docs"),
+    RouteSpec("GET", "/page/{file}", send_page_file, "Scripts and styles of both pages", operation="page_file"),
 )
 
 

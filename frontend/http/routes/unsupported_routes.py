@@ -40,7 +40,7 @@ UNSUPPORTED_ROUTES = {
     **dict.fromkeys(("/v1/chat", "/v2/chat", "/cohere/v2/chat"), _COHERE),
     "/v1/fim/completions": "use suffix of /v1/completions",
     **dict.fromkeys(("/reset_mm_cache", "/reset_encoder_cache"), _NO_IMAGES),
-    **dict.fromkeys(("/docs", "/redoc"), "/openapi.json describes every route, for any OpenAPI viewer"),
+    "/redoc": "use /docs, or /openapi.json with any OpenAPI viewer",
     "/kv_event_sources": "--kv-events-endpoint names the address at which cache events are published",
     **dict.fromkeys(("/v1/requests", "/server_info", "/stats", "/state", "/check", "/reset_prefix_cache"), _OPERATOR),
     "/abort_requests": f"{_OPERATOR}; a request also ends when its client closes the connection",

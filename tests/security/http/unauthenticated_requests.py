@@ -44,6 +44,7 @@ PUBLIC = {
     ("GET", "/version"),
     ("GET", "/openapi.json"),
     ("GET", "/"),
+    ("GET", "/docs"),
     ("GET", "/page/{file}"),
 }
 OPERATORS = {
@@ -66,7 +67,7 @@ ELSEWHERE = (
     "/pause",
     "/collective_rpc",
     "/update_weights",
-    "/docs",
+    "/redoc",
     "/inference",
 )
 PATHS = [*OPEN, "/page/app.js", "/ready", *sorted(path for _, path in PUBLIC | OPERATORS), *ELSEWHERE]

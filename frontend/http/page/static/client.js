@@ -1,4 +1,4 @@
-// The server's API: models, and a streamed answer. Every failure becomes a ServerError with the server's message.
+// The server's API: models, its description, and a streamed answer. Every failure becomes a ServerError with the server's message.
 
 export class ServerError extends Error {
   /** `status`: 0 if there is none, because the connection failed or an event of the stream reports the error. */
@@ -36,6 +36,11 @@ async function messageOf(response) {
 
 export async function listModels(key) {
   return (await (await ask("v1/models", { headers: headers(key) })).json()).data;
+}
+
+/** The server's OpenAPI document. */
+export async function readDocument(key) {
+  return (await ask("openapi.json", { headers: headers(key) })).json();
 }
 
 /** The chunks of an answer. Throws AbortError, or ServerError for a refusal, an error event or a broken stream. */

@@ -2,7 +2,8 @@
 
 import { checkConversation } from "./conversation.js";
 
-const PREFIX = `paged-serve:${location.pathname}:`;  // other servers may have other paths on the same host
+// Of this server: others may have other paths on the same host.
+const PREFIX = `paged-serve:${new URL(".", location.href).pathname}:`;
 const CHAT = `${PREFIX}chat:`;
 
 function read(storage, name) {
