@@ -7,7 +7,7 @@ from .chromium import Chromium, Page, find_chromium
 from .scripted_server import ScriptedServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # tests of other modules count the processes that remain
 def chromium() -> Iterator[Chromium]:
     path = find_chromium()
     if path is None:

@@ -19,16 +19,16 @@ KEY = "a-key-of-mine-of-many-characters"
 def lost(tmp_path, monkeypatch):
     """A function that makes the file unusable, and one that brings it back."""
     monkeypatch.setattr("paged_serve.frontend.http.stored_responses.store.STORE_AGAIN_S", 0.01)
-    file, away = tmp_path / "stored" / "responses.sqlite3", tmp_path / "away"
+    folder, away, unusable, link = (tmp_path / name for name in ("stored", "away", "unusable", "link"))
 
     def lose() -> None:
-        file.parent.rename(away)
-        file.mkdir(parents=True)
+        folder.rename(away)
+        (unusable / "responses.sqlite3").mkdir(parents=True)
+        folder.symlink_to(unusable)
 
     def restore() -> None:
-        file.rmdir()
-        file.parent.rmdir()
-        away.rename(file.parent)
+        link.symlink_to(away)
+        link.replace(folder)  # at once, or the server would make a new file between two steps
 
     return lose, restore
 
