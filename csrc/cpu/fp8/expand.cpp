@@ -34,7 +34,7 @@ constexpr int EIGHTS = PANEL / 8;
 // The same if the first scale is that of all outputs.
 [[gnu::noipa]] void expand_by_bytes(char* out, const char* codes, int quads, const float* scales) {
   ByteTables tables[LANE_WORDS];
-  make_tables(tables, F256{} + scales[0]);
+  make_tables(tables, _mm256_set1_ps(scales[0]));
   for (int q = 0; q < quads; q++, codes += STEP_BYTES, out += QUAD_WORDS * STEP_BYTES) {
     fetch_codes<2>(codes, AHEAD_BYTES);
     EACH(v, EIGHTS) {

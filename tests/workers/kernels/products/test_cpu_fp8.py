@@ -106,6 +106,18 @@ def test_a_sum_that_is_a_negative_zero_keeps_the_sign_that_the_codes_give_it(sca
         assert torch.equal(found.signbit(), expected.signbit())
 
 
+def test_a_scale_that_is_a_negative_zero_inverts_the_signs_of_its_group(cpu_pools):
+    """All products are negative zeros, the first because it is below the least normal number."""
+    x = torch.tensor([[2.0**-126, *[1.0] * 31]], dtype=BF16)
+    codes = torch.tensor([0x81, *[0x80] * 15, *[0x38] * 16], dtype=torch.uint8).repeat(64, 1)
+    weight = Fp8BlockWeight(codes.view(E4M3), torch.tensor([1.0, -0.0]).repeat(64, 1), "fp8")
+    assert is_fp8_product(weight, BF16)
+    for pool in cpu_pools:
+        expected = gemm(pool, x, packed(pool, weight.dequantized().to(BF16)), out_dtype=torch.float32)
+        found = gemm(pool, x, packed(pool, weight), out_dtype=torch.float32)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
 def test_the_ends_of_the_range_of_scales_are_exact(cpu_pools):
     for scale in (LEAST_SCALE, LARGEST_SCALE):
         weight = Fp8Weight(codes_of(64, 64), torch.full((64,), scale))
