@@ -35,7 +35,7 @@ class BlockFp8Reader(FloatReader):
     def form(self, name: str) -> str:
         """Of a matrix with scales, for users."""
         shape = tuple(self.checkpoint.entries[self._scale_of(name)].shape)
-        if len(shape) > 1:
+        if len(shape) > 1 and (self.block[0] > 1 or shape[1] > 1):
             return f"fp8 in blocks of {self.block[0]}x{self.block[1]}"
         return "fp8 with a scale per matrix" if shape in ((), (1,)) else "fp8 with a scale per output"
 

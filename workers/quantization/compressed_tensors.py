@@ -54,8 +54,8 @@ class CompressedTensorsReader:
         match group.format or self.config.format:
             case "int-quantized":
                 return Int8Weight(*self._eight_bits(name, part, group.weights, "I8"))
-            case "float-quantized" if group.weights.strategy == "block":
-                return self._fp8_blocks(name, part, group.weights)
+            case "float-quantized" if group.weights.strategy == "block" or group.input_activations is None:
+                return self._weight_only_fp8(name, part, group.weights)
             case "float-quantized":
                 return Fp8Weight(*self._eight_bits(name, part, group.weights, "F8_E4M3"))
             case "nvfp4-pack-quantized":
@@ -74,10 +74,13 @@ class CompressedTensorsReader:
             scale = self.checkpoint.read(f"{name}.weight_scale", shape)
         return codes, scale.float().expand(part.shape[0], 1)[part.outputs, 0].contiguous()
 
-    def _fp8_blocks(self, name: str, part: MatrixPart, how: Arguments) -> Fp8BlockWeight:
-        """The published activations are quantized, per token and 128 inputs; these are not, which is more precise."""
-        assert how.block_structure is not None
-        reader = BlockFp8Reader(self.checkpoint, self.float_reader.dtype, block=how.block_structure)
+    def _weight_only_fp8(self, name: str, part: MatrixPart, how: Arguments) -> Fp8BlockWeight:
+        """Activations of matrices in blocks are published as quantized, too; here they are not, which is more precise.
+
+        Raises ConfigError if the matrix has no scales.
+        """
+        block = how.block_structure if how.strategy == "block" else None
+        reader = BlockFp8Reader(self.checkpoint, self.float_reader.dtype, block=block or (1, part.shape[1]))
         if not reader.has(name):
             raise ConfigError(f"{self.checkpoint.folder} has no tensor {name}.weight_scale, which config.json asks for")
         return Fp8BlockWeight(*reader.coded(name, part), reader.form(name))

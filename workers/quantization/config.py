@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 1 is refused by name
+
 
 class Gptq(msgspec.Struct, frozen=True):
     """Settings of AutoGPTQ and GPTQModel. Group sizes and activation order are inferred from the tensors."""
@@ -17,9 +19,6 @@ class Gptq(msgspec.Struct, frozen=True):
     checkpoint_format: str = "gptq"  # "gptq": zero points are stored minus one; "gptq_v2": unchanged
     is_marlin_format: bool = False
     dynamic: dict[str, dict[str, Any]] | None = None  # pattern -> changed settings; "-:" patterns: not quantized
-
-
-BlockSide = Annotated[int, Meta(le=1 << 24)]  # more than any matrix has; below 1 is refused by name
 
 
 class Awq(msgspec.Struct, frozen=True):
@@ -243,7 +242,7 @@ def _w8a8_problem(weights: Arguments, inputs: Arguments | None, file_format: str
     if weights.strategy == "block" and (weights.block_structure is None or min(weights.block_structure) < 1):
         return f"block_structure={weights.block_structure}"
     if inputs is None:
-        return f"no input_activations with format {file_format!r}"
+        return "" if weights.type == "float" else f"no input_activations with format {file_format!r}"
     if (inputs.num_bits, inputs.type, inputs.symmetric) != (8, weights.type, True):
         return f"{'symmetric' if inputs.symmetric else 'asymmetric'} {inputs.type}{inputs.num_bits} activations"
     used = ((True, "group"),) if weights.strategy == "block" else ((True, "token"), (False, "tensor"))

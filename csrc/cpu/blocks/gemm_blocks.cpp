@@ -162,7 +162,7 @@ template <class F, class Codes, class Kind, int ROWS>
   const float *scale = slice.scale, *least = slice.least;
   const char *x = rows.codes, *codes = slice.codes, *ahead = slice.ahead, *until = ahead, *groups = (const char*)rows.groups;
   const int past = slice.past;
-  // Of a group's prefetches a core starts only so many at once. A full block is rarely alone, and its prefetches few.
+  // A core has only so many lines under way, so each strip asks for its share. A full block, rarely alone, has few to ask for.
   constexpr bool SPREADS = ROWS < MOST_ROWS<F>;
   const size_t at_once = SPREADS ? slice.ahead_bytes * N * LANES / PANEL : slice.ahead_bytes;
   const auto prefetch_share = [&] {

@@ -3,8 +3,8 @@
 // Algorithm  weight = bfloat16(float(code) * scale): one product in float, rounded once to nearest even. This is how a
 //            checkpoint is dequantized, so a product has the bits of the dequantized weight's. Codes of NaN, and scales
 //            with which a value could be denormal or infinite, are not packed (workers/backends/cpu/products/fp8_product.py).
-//            With VBMI the 128 magnitudes, times the scale if the panel's outputs have one, are a table of bytes in
-//            four registers (values.h); with AVX2 16 fractions of each output, or of all (tables.h).
+//            With VBMI the 128 magnitudes, times the scale if all outputs of the panel share it, are a table of bytes in
+//            four registers (values.h). With AVX2 alone a table has 16 fractions, for each output or for all (tables.h).
 // Shapes     as in fp8.h; a word of bfloat16 is two inputs, the even one low
 // Floor      bytes of codes / read bandwidth
 #include "fp8/tables.h"
@@ -98,7 +98,7 @@ void expand_fp8(char* out, const char* codes, int quads, const float* scales) {
 #if defined(__AVX2__)
   if (is_one_scale(scales)) return expand_by_bytes(out, codes, quads, scales);
   const int whole = quads / LANE_QUADS * LANE_QUADS;
-  expand_by_lanes(out, codes, whole, scales);
+  if (whole) expand_by_lanes(out, codes, whole, scales);
   out += whole * QUAD_WORDS * STEP_BYTES, codes += whole * STEP_BYTES, quads -= whole;
 #endif
   expand(out, codes, quads, scales);

@@ -2,8 +2,8 @@
 //
 // Algorithm  the products of gemm.cpp and of its tile order, with the words that expand.cpp makes of the codes: the same bits
 //            as with the dequantized weight in bfloat16, on all instruction sets and with any number of rows and ranks.
-//            For up to three rows with VBMI codes are expanded in registers; for few, CHUNK_WORDS
-//            of a panel in the first-level cache; for many, and in tile order, a whole panel, once for all rows of a thread.
+//            Up to three rows with VBMI: codes are expanded in registers; few rows: CHUNK_WORDS of a panel at a time, into
+//            the first-level cache; many rows, and tile order: a whole panel, once for all rows of a thread.
 // Shapes     fp8.h
 // Tile       few rows: all x 64 outputs, a group or chunk of K; many: as gemm.cpp
 // Floor      few rows: the codes are read once, bytes / read bandwidth; many rows: 2 * rows * outputs * inputs flop

@@ -1,4 +1,4 @@
-// Words of bfloat16 of e4m3 codes with AVX2, also where VBMI is not there: 32 codes at a time, whose bytes are looked up.
+// e4m3 codes to words of bfloat16 by table look-ups, 32 codes at a time: with AVX2, and with AVX512 without VBMI.
 //
 // A magnitude is f * 2^-9 * 2^(e - 1) with f = 8 to 15, or with e = 0 f * 2^-9 with f = 0 to 7. A table has
 // bfloat16(f * 2^-9 * scale), less 1 in the exponent if f is above 7, so that e has only to be added above the fraction.
@@ -25,7 +25,7 @@ struct ByteTables {
   __m256i low, high;  // bytes of the halves by fraction
   __m256i exponents;  // the bits of a code that are added: none if the scale is 0
 
-  // The first and the last eight codes of each lane, whose signs are inverted, as halves of words.
+  // `first` and `last`: the words of the first and the last eight codes of each lane. The codes' signs are inverted.
   void look_up(__m256i codes, __m256i& first, __m256i& last) const {
     const __m256i raised = _mm256_and_si256(codes, exponents), zero = _mm256_setzero_si256();
     const __m256i at = _mm256_or_si256(_mm256_and_si256(codes, _mm256_set1_epi8(7)), _mm256_min_epu8(raised, _mm256_set1_epi8(8)));

@@ -12,8 +12,8 @@ constexpr int NEAR_BYTES = 8192;    // the prefetch distance in a panel that is 
 // Of K, for a panel that is read a few times: 64 KB, or, where a core multiplies floats rather than words (Intel), 16 KB.
 constexpr bool SMALL_CHUNKS = LANES == 16 && WIDENS_BF16;
 constexpr int CHUNK_WORDS = SMALL_CHUNKS ? 64 : 256;
-// Whether each pass over a chunk prefetches an equal share of the next one, if there are five or more: a line per word in the
-// first four asks for more than memory has then, and for nothing later. With AVX2 so where a word is one float.
+// Whether each pass over a chunk prefetches an equal share of the next one, if there are five or more: if only
+// the first four did, a line per word, they would ask for more than memory can serve, and the others for nothing. With AVX2 only for float32.
 template <class F> constexpr bool SHARES_EVENLY = SMALL_CHUNKS || (LANES == 8 && std::is_same_v<F, Fp32>);
 template <class F> constexpr int MAX_CHUNKED_BLOCKS = SHARES_EVENLY<F> ? 8 : 3;
 constexpr int FEWEST_WIDENED = 16384;  // inputs per additional thread

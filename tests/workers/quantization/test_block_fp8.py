@@ -24,6 +24,12 @@ MODELS = {
     "qwen3": "fp8-128",
 }
 OF_MATRICES = ("fp8-matrix", "auto-fp8")
+OF_COMPRESSED_TENSORS = {
+    "ct-fp8-16": "fp8 in blocks of 16x32",
+    "ct-fp8-only-16": "fp8 in blocks of 16x32",
+    "ct-fp8-only": "fp8 with a scale per output",
+    "ct-fp8-only-tensor": "fp8 with a scale per matrix",
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +39,7 @@ def folders(tmp_path_factory):
     for model in MODELS:
         write_checkpoint(model, home / model, torch.bfloat16)
         unstack_experts(home / model)
-        for name in (MODELS[model], "ct-fp8", "ct-fp8-16", *OF_MATRICES):
+        for name in (MODELS[model], "ct-fp8", *OF_COMPRESSED_TENSORS, *OF_MATRICES):
             found[model, name] = home / f"{model}-{name}"
             write_quantized(home / model, found[model, name], name)
     return found
@@ -58,12 +64,13 @@ def test_a_scale_per_block_is_the_float_model_of_its_codes(model, name, folders,
 
 
 @pytest.mark.parametrize("model", ["qwen3", "qwen3-moe"])
-def test_blocks_of_compressed_tensors_are_the_float_model_of_their_codes(model, folders, pools):
-    folder = folders[model, "ct-fp8-16"]
+@pytest.mark.parametrize(("name", "form"), OF_COMPRESSED_TENSORS.items())
+def test_weight_only_compressed_tensors_are_the_float_model_of_their_codes(model, name, form, folders, pools):
+    folder = folders[model, name]
     for pool in pools:
         assert torch.equal(logits(folder, pool=pool), logits(rounded(folder), pool=pool))
         facts = ours(folder, "bfloat16", pool=pool).quantization["quantization"]
-        assert "matrices fp8 in blocks of 16x32" in facts
+        assert f"matrices {form}" in facts
 
 
 def test_blocks_without_scales_are_refused_by_name(folders, tmp_path):

@@ -68,7 +68,11 @@ STATIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor
             group(weights=FP8),
             "weights that are not static integers",
         ),
-        ("ct-fp8", group(weights=FP8, stored_as="float-quantized"), "no input_activations with .*'float-quantized'"),
+        (
+            "ct-w8a8",
+            group(weights=INT8 | {"strategy": "channel"}, stored_as="int-quantized"),
+            "no input_activations with format 'int-quantized'",
+        ),
         (
             "ct-fp8",
             group(weights=FP8, input_activations=STATIC | {"strategy": "group"}, stored_as="float-quantized"),

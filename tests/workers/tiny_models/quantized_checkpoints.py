@@ -173,6 +173,12 @@ def with_static_inputs(of: Format) -> Format:
     return Format(pack, config, of.ignored)
 
 
+def without_inputs(of: Format) -> Format:
+    """A format of compressed-tensors whose activations are not quantized."""
+    group = of.config["config_groups"]["group_0"] | {"input_activations": None}
+    return Format(of.pack, of.config | {"config_groups": {"group_0": group}}, of.ignored)
+
+
 def block_fp8(*block: int) -> Format:
     """e4m3 with a scale per block of rows and columns, as DeepSeek-V3 and Qwen3 are published."""
 
@@ -267,6 +273,9 @@ BLOCKS: dict[str, Format] = {
     "fp8-128": block_fp8(128, 128),
     "fp8-16": block_fp8(16, 32),
     "ct-fp8-16": block_float_quantized(16, 32),
+    "ct-fp8-only": without_inputs(float_quantized()),
+    "ct-fp8-only-tensor": without_inputs(float_quantized("tensor")),
+    "ct-fp8-only-16": without_inputs(block_float_quantized(16, 32)),
     "fp8-matrix": matrix_fp8("weight_scale_inv", "activation_scale", ()),  # as Ministral 3 is published
     "auto-fp8": matrix_fp8("weight_scale", "input_scale", (1,)),
 }
