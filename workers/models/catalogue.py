@@ -8,6 +8,7 @@ from .families.arcee import ARCEE
 from .families.aria import ARIA
 from .families.axk1 import AXK1
 from .families.bailing_hybrid import BAILING_HYBRID
+from .families.bailing_moe import BAILING_MOE, BAILING_MOE_V2, SARVAM_MOE
 from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bitnet import BITNET
@@ -21,6 +22,7 @@ from .families.cwm import CWM
 from .families.dbrx import DBRX
 from .families.deberta_v2 import DEBERTA_V2
 from .families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .families.deepseek_moe import DEEPSEEK_MOE
 from .families.deepseek_v32 import DEEPSEEK_V32
 from .families.diffllama import DIFFLLAMA
 from .families.distilbert import DISTILBERT
@@ -67,6 +69,7 @@ from .families.hy_v3 import HY_V3
 from .families.hyperclovax import HYPERCLOVAX
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
+from .families.iquestcoder import IQUEST_CODER
 from .families.jais2 import JAIS2
 from .families.jamba import JAMBA
 from .families.jetmoe import JETMOE
@@ -84,6 +87,7 @@ from .families.longcat_flash import LONGCAT_FLASH
 from .families.mamba import MAMBA
 from .families.mamba2 import MAMBA2
 from .families.mellum import MELLUM
+from .families.mimo import MIMO
 from .families.mimo_v2 import MIMO_V2
 from .families.minicpm import MINICPM
 from .families.minicpm3 import MINICPM3
@@ -109,6 +113,8 @@ from .families.olmo3 import OLMO3
 from .families.olmo_hybrid import OLMO_HYBRID
 from .families.olmoe import OLMOE
 from .families.opt import OPT
+from .families.orion import ORION
+from .families.pangu import PANGU, PANGU_ULTRA
 from .families.persimmon import PERSIMMON
 from .families.phi import PHI
 from .families.phi3 import PHI3
@@ -120,6 +126,7 @@ from .families.qwen3_5 import QWEN3_5, QWEN3_5_MOE
 from .families.qwen3_next import QWEN3_NEXT
 from .families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .families.roberta import DATA2VEC_TEXT, ROBERTA
+from .families.sarvam_mla import SARVAM_MLA
 from .families.seed_oss import SEED_OSS
 from .families.smollm3 import SMOLLM3
 from .families.solar_open import SOLAR_OPEN
@@ -245,6 +252,16 @@ FAMILIES = (
     OLMO_HYBRID,
     KIMI_LINEAR,
     BAILING_HYBRID,
+    BAILING_MOE,
+    BAILING_MOE_V2,
+    SARVAM_MOE,
+    SARVAM_MLA,
+    DEEPSEEK_MOE,
+    MIMO,
+    ORION,
+    IQUEST_CODER,
+    PANGU,
+    PANGU_ULTRA,
     MAMBA,
     FALCON_MAMBA,
     JAMBA,

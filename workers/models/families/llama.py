@@ -16,4 +16,9 @@ def biases(config: HFConfig) -> Biases:
     return Biases(qkv=config.attention_bias, output=config.attention_bias, mlp=config.mlp_bias)
 
 
-LLAMA = Family(name="llama", architectures=("LlamaForCausalLM",), biases=biases, config=with_positions)
+LLAMA = Family(
+    name="llama",
+    architectures=("LlamaForCausalLM", "LLaMAForCausalLM", "TeleChat3ForCausalLM"),
+    biases=biases,
+    config=with_positions,
+)

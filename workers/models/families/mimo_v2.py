@@ -112,7 +112,7 @@ def refined(config: HFConfig, geometry: Geometry) -> Geometry:
 
 MIMO_V2 = Family(
     name="mimo_v2",
-    architectures=("MiMoV2FlashForCausalLM",),
+    architectures=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"),
     weight_names=WeightNames(
         sinks="model.layers.{}.self_attn.attention_sink_bias",
         unused_prefixes=("model.mtp.",),

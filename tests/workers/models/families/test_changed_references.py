@@ -1,0 +1,183 @@
+"""Families whose references are models of transformers with other names, or with parts changed by hooks."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ...paged_loop import PagedLoop
+from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
+
+PROMPT = random_tokens(100)
+Fields, Tensors = dict[str, Any], dict[str, torch.Tensor]
+LING = (
+    ("model.embed_tokens", "model.word_embeddings"),
+    ("self_attn.o_proj", "attention.dense"),
+    ("self_attn.q_norm", "attention.query_layernorm"),
+    ("self_attn.k_norm", "attention.key_layernorm"),
+    ("mlp.gate.e_score_correction_bias", "mlp.gate.expert_bias"),
+    ("shared_expert.", "shared_experts."),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    architecture: str
+    variant: str  # of transformers
+    write: Callable[[Fields, Tensors], tuple[Fields, Tensors]]  # what is published instead of the variant's files
+    fields: Fields  # of the variant
+    change: Callable[[Any, Tensors], None] = lambda model, tensors: None  # of the reference
+
+
+def renamed(tensors: Tensors, names: tuple[tuple[str, str], ...]) -> Tensors:
+    found = {}
+    for name, tensor in tensors.items():
+        for theirs, published in names:
+            name = name.replace(theirs, published)
+        found[name] = tensor
+    return found
+
+
+def moved(config: Fields, names: dict[str, str]) -> Fields:
+    return {names.get(name, name): value for name, value in config.items()}
+
+
+def ling(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    for name in [name for name in tensors if "self_attn.q_proj" in name]:
+        parts = [tensors.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        tensors[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+    names = {
+        "n_routed_experts": "num_experts",
+        "attention_bias": "use_qkv_bias",
+        "n_shared_experts": "num_shared_experts",
+    }
+    config = {"use_rmsnorm": True, "use_bias": False} | moved(config, names)
+    return config, renamed(without_shared_gates(tensors), LING)
+
+
+def ling_2(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    config, tensors = ling(config, tensors)
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    more = {"moe_shared_expert_intermediate_size": config["moe_intermediate_size"], "partial_rotary_factor": 0.5}
+    return config | more | {"score_function": "sigmoid", "moe_router_enable_expert_bias": True}, tensors
+
+
+def ling_1(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    """The shared experts of 80 are two of 40, as large as others."""
+    config, tensors = ling(config, tensors)
+    del config["shared_expert_intermediate_size"]
+    return config | {"num_shared_experts": 2, "use_qkv_bias": True, "head_dim": 0, "first_k_dense_replace": 1}, tensors
+
+
+def deepseek_moe(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    config = moved(config, {"num_experts": "n_routed_experts"}) | {"n_shared_experts": 2, "moe_layer_freq": 1}
+    tensors = renamed(without_shared_gates(tensors), (("shared_expert.", "shared_experts."),))
+    return config | {"first_k_dense_replace": 1}, tensors
+
+
+def without_shared_gates(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if "shared_expert_gate" not in name}
+
+
+def open_shared_gates(model: Any, _: Tensors) -> None:
+    """The sigmoid of 100 is 1."""
+    for name, module in model.named_modules():
+        if name.endswith("shared_expert_gate"):
+            module.register_forward_hook(lambda _, __, output: torch.full_like(output, 100.0))
+
+
+def mimo(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    return config | {"num_nextn_predict_layers": 1}, tensors | {
+        "model.mtp_layers.0.input_proj.weight": torch.ones(64, 128)
+    }
+
+
+def orion(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    return moved(config, {"layer_norm_eps": "rms_norm_eps"}), tensors
+
+
+def sarvam(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    names = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    return moved(config, names) | {
+        "rope_scaling": scaling | {"type": "deepseek_yarn", "rope_type": "deepseek_yarn"}
+    }, tensors
+
+
+def pangu_ultra(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    """Experts are not corrected, and each layer has two norms more."""
+    tensors = {name: tensor for name, tensor in tensors.items() if "correction" not in name}
+    tensors = renamed(tensors, (("post_attention_layernorm", "pre_mlp_layernorm"),))
+    generator = torch.Generator().manual_seed(5)
+    for layer in range(config["num_hidden_layers"]):
+        for name in ("post_attention_layernorm", "post_mlp_layernorm"):
+            tensors[f"model.layers.{layer}.{name}.weight"] = 1 + 0.3 * torch.randn(
+                config["hidden_size"], generator=generator
+            )
+    return config | {"sandwich_norm": True, "router_enable_expert_bias": False}, tensors
+
+
+def add_post_norms(model: Any, tensors: Tensors) -> None:
+    for number, layer in enumerate(model.model.layers):
+        for module, name in ((layer.self_attn, "post_attention_layernorm"), (layer.mlp, "post_mlp_layernorm")):
+            module.register_forward_hook(normalise(tensors[f"model.layers.{number}.{name}.weight"]))
+    for name, buffer in model.named_buffers():
+        if "correction" in name:
+            buffer.zero_()
+
+
+def normalise(weight: torch.Tensor) -> Callable[[Any, Any, Any], Any]:
+    def hook(_: Any, __: Any, output: Any) -> Any:
+        hidden = output[0] if isinstance(output, tuple) else output
+        found = torch.nn.functional.rms_norm(hidden, weight.shape, weight, 1e-6)
+        return (found, *output[1:]) if isinstance(output, tuple) else found
+
+    return hook
+
+
+def pangu(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    return moved(config, {"attention_bias": "bias"}), tensors
+
+
+def unchanged(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    return config, tensors
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0, "mscale": 1.0, "mscale_all_dim": 1.0}
+ONE_GROUP = {"n_group": 1, "topk_group": 1}
+HALF_DENSE = {"decoder_sparse_step": 1, "mlp_only_layers": (0,)}
+CASES = (
+    Case("BailingMoeForCausalLM", "qwen2-moe", ling_1, {**HALF_DENSE, "norm_topk_prob": True}, open_shared_gates),
+    Case("BailingMoeV2ForCausalLM", "glm4-moe", ling_2, {}),
+    Case("Param2MoEForCausalLM", "glm4-moe", ling_2, {}),
+    Case("SarvamMoEForCausalLM", "glm4-moe", ling_2, {"routed_scaling_factor": 2.5}),
+    Case("SarvamMLAForCausalLM", "deepseek-v3", sarvam, {**ONE_GROUP, "rope_parameters": YARN}),
+    Case("DeepseekForCausalLM", "qwen2-moe", deepseek_moe, {**HALF_DENSE, "qkv_bias": False}, open_shared_gates),
+    Case("MiMoForCausalLM", "qwen2", mimo, {}),
+    Case("OrionForCausalLM", "stablelm", orion, {"use_qkv_bias": False, "partial_rotary_factor": 1.0}),
+    Case("IQuestCoderForCausalLM", "llama", unchanged, {}),
+    Case("TeleChat3ForCausalLM", "llama", unchanged, {}),
+    Case("PanguEmbeddedForCausalLM", "llama-attention-biased", pangu, {}),
+    Case("PanguUltraMoEForCausalLM", "deepseek-v3", pangu_ultra, ONE_GROUP, add_post_norms),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.architecture)
+def test_float32_logits_agree_with_those_of_the_changed_reference(case, tmp_path, pools):
+    write_checkpoint(case.variant, tmp_path, fields=case.fields)
+    model = transformers_model(tmp_path)
+    settings, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    config, tensors = case.write(json.loads(settings.read_text()), load_file(weights))
+    settings.write_text(json.dumps(config | {"architectures": [case.architecture]}))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights, {"format": "pt"})
+    case.change(model, tensors)
+    expected = reference_logits(model, PROMPT)
+    for pool in pools:
+        loop = PagedLoop(ours(tmp_path, pool=pool))
+        found = loop.prefill(loop.row(PROMPT), chunk=64)
+        assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
