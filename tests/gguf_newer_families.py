@@ -19,6 +19,9 @@ ARCHITECTURES = {
     "BailingHybridForCausalLM": "bailingmoe3",
     "DeepseekV32ForCausalLM": "deepseek32",
     "GlmMoeDsaForCausalLM": "glm-dsa",
+    "BailingMoeForCausalLM": "bailingmoe",
+    "BailingMoeV2ForCausalLM": "bailingmoe2",
+    "DeepseekForCausalLM": "deepseek",
     "Jais2ForCausalLM": "jais2",
     "MptForCausalLM": "mpt",
 }
@@ -56,6 +59,9 @@ MODULES = {  # in a layer of a checkpoint, and of a file
     "self_attn.norm": "attn_norm_2",
     "self_attn.out_proj": "attn_output",
     "attention.dense": "attn_output",
+    "attention.query_key_value": "attn_qkv",
+    "attention.query_layernorm": "attn_q_norm",
+    "attention.key_layernorm": "attn_k_norm",
     "attention.f_proj": "ssm_f_a",
     "attention.b_proj": "ssm_beta",
     "attention.o_norm": "ssm_norm",
@@ -113,6 +119,8 @@ def newer_tensor(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[s
         return {}
     if name.endswith("e_score_correction_bias"):
         return {f"{name.removesuffix('_bias')}.bias": tensor}
+    if name.endswith("query_key_value.weight") and "BailingMoeForCausalLM" in config["architectures"]:
+        return _of_ling(name, tensor, config)
     if name.endswith("attention.A_log"):
         return {name: tensor.float().exp().reshape(-1, 1)}
     if name.endswith("_conv1d.weight"):
@@ -121,6 +129,17 @@ def newer_tensor(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[s
         is_linear = config["layer_types"][int(match[1])] == "linear_attention"
         return {f"blk.{match[1]}.{'ssm_g_a' if is_linear else 'attn_gate'}.weight": tensor}
     return {name: tensor}
+
+
+def _of_ling(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Queries, keys and values apart; the two elements of each pair that is rotated are adjacent."""
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    parts = tensor.unflatten(0, (heads + 2 * kv_heads, -1)).split([heads, kv_heads, kv_heads])
+    found = {name.replace("query_key_value", f"{each}_proj"): part for each, part in zip("qkv", parts, strict=True)}
+    return {
+        each: (part if ".v_proj" in each else part.unflatten(1, (2, -1)).transpose(1, 2)).reshape(-1, tensor.shape[1])
+        for each, part in found.items()
+    }
 
 
 def newer_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
@@ -168,6 +187,7 @@ def _experts(config: Mapping[str, Any]) -> dict[str, Any]:
         "n_group": "expert_group_count",
         "topk_group": "expert_group_used_count",
         "n_shared_experts": "expert_shared_count",
+        "num_shared_experts": "expert_shared_count",
         "first_k_dense_replace": "leading_dense_block_count",
         "norm_topk_prob": "expert_weights_norm",
     }

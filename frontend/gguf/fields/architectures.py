@@ -142,6 +142,16 @@ ARCHITECTURES = {
         has_experts=True,
     ),
     "dots1": Architecture("Dots1ForCausalLM", "dots1", expert_families.dots1, has_experts=True),
+    "bailingmoe": Architecture("BailingMoeForCausalLM", "bailing_moe", expert_families.bailing_moe, has_experts=True),
+    "bailingmoe2": Architecture(
+        "BailingMoeV2ForCausalLM",
+        "bailing_moe_v2",
+        expert_families.bailing_moe2,
+        is_partial=True,
+        has_experts=True,
+        predicts_further=True,
+    ),
+    "deepseek": Architecture("DeepseekForCausalLM", "deepseek", expert_families.deepseek, has_experts=True),
     "afmoe": Architecture("AfmoeForCausalLM", "afmoe", expert_families.afmoe, has_experts=True),
     "exaone-moe": Architecture(
         "ExaoneMoeForCausalLM", "exaone_moe", expert_families.exaone_moe, has_experts=True, predicts_further=True

@@ -1,7 +1,7 @@
 """The tensors of GGUF architectures with experts."""
 
 from .split_latent import LATENT
-from .tensor_layout import TensorLayout, as_row
+from .tensor_layout import WHOLE, TensorLayout, as_row
 from .usual_names import ATTENTION, EXPERTS, HEAD_NORMS, LLAMA, MIXTRAL_EXPERTS, NORM_AFTER_ATTENTION, SHARED_EXPERT
 
 _OF_EXPERTS = ATTENTION | {
@@ -108,6 +108,20 @@ _GRANITE_SWA = LLAMA | {
     "ffn_up_shexp": "shared_mlp.input_linear",
     "ffn_down_shexp": "shared_mlp.output_linear",
 }
+_LING2 = (
+    LLAMA
+    | _SHARED_EXPERTS
+    | _FURTHER
+    | {
+        "attn_qkv": "attention.query_key_value",
+        "attn_output": "attention.dense",
+        "attn_q_norm": "attention.query_layernorm",
+        "attn_k_norm": "attention.key_layernorm",
+        "exp_probs_b.bias": "mlp.gate.expert_bias",
+        "layer_output_norm": "final_layernorm",
+    }
+)
+_LING = _LING2 | {f"attn_{each}": f"attention.{each}_proj" for each in "qkv"}
 PARTS = ("gate", "up", "down")
 _DBRX = {
     "attn_norm": "norm_attn_norm.norm_1",
@@ -127,6 +141,15 @@ EXPERT_LAYOUTS = {
         layer="transformer.blocks.{}.",
         experts=_DBRX_EXPERTS,
     ),
+    "bailingmoe": TensorLayout(
+        _LING,
+        whole=WHOLE | {"token_embd": "model.word_embeddings"},
+        experts=EXPERTS,
+        are_rows_interleaved=True,
+        own_names={name: f"model.layers.{{}}.attention.{name[0]}_proj" for name in ("query", "key", "value")},
+    ),
+    "bailingmoe2": TensorLayout(_LING2, whole=WHOLE | {"token_embd": "model.word_embeddings"}, experts=EXPERTS),
+    "deepseek": TensorLayout(LLAMA | _SHARED_EXPERTS, experts=EXPERTS, are_rows_interleaved=True),
     "deepseek2": TensorLayout(_DEEPSEEK2, experts=EXPERTS),
     "deepseek32": TensorLayout(_DEEPSEEK2 | _INDEXER, experts=EXPERTS),
     "glm-dsa": TensorLayout(_DEEPSEEK2 | _INDEXER, experts=EXPERTS),

@@ -152,6 +152,39 @@ def dots1(model: GgufModel, head_dim: int) -> dict[str, Any]:
     }
 
 
+def softmax_counts(model: GgufModel) -> dict[str, Any]:
+    """Of experts weighed by a softmax, whose files say whether the weights are divided by their sum."""
+    norm = model.truth("expert_weights_norm", False)
+    count, used = counts(model, norm=norm)
+    return {
+        "num_experts_per_tok": used,
+        "n_routed_experts": count,
+        "n_shared_experts": model.whole("expert_shared_count", 0),
+        "moe_intermediate_size": expert_size(model, first_with_experts(model)),
+        "norm_topk_prob": norm,
+        "first_k_dense_replace": model.whole("leading_dense_block_count", 0),
+    }
+
+
+def deepseek(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    return softmax_counts(model)
+
+
+def bailing_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    found = softmax_counts(model)
+    return found | {"num_experts": found.pop("n_routed_experts"), "num_shared_experts": found.pop("n_shared_experts")}
+
+
+def bailing_moe2(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    return sigmoid_counts(model) | {
+        "num_shared_experts": 1,
+        "moe_shared_expert_intermediate_size": rows(model, "ffn_gate_shexp", first_with_experts(model)),
+        "first_k_dense_replace": model.whole("leading_dense_block_count", 0),
+        "use_qkv_bias": model.tensor("blk.0.attn_qkv.bias") is not None,
+        "use_qk_norm": model.tensor("blk.0.attn_q_norm.weight") is not None,
+    }
+
+
 def ungrouped_counts(model: GgufModel) -> dict[str, Any]:
     """The same, of families without groups whose weights are divided by their sum. Raises ConfigError for others."""
     found = sigmoid_counts(model, norm=True)
