@@ -15,14 +15,28 @@ from .families.json_calls import (
     DEEPSEEK_V31,
     FUNCTION_TAG,
     GIGACHAT3,
+    GRANITE_20B,
     HERMES,
+    INTERNLM,
     KIMI_K2,
     LLAMA3_JSON,
     LONGCAT,
     MINIMAX,
     MISTRAL,
 )
-from .families.list_calls import APERTUS, COHERE, GRANITE, JAMBA, LFM2, MISTRAL_V3, NEMOTRON, OLMO3, PHI4_MINI, PYTHONIC
+from .families.list_calls import (
+    APERTUS,
+    COHERE,
+    GRANITE,
+    JAMBA,
+    LFM2,
+    MISTRAL_V3,
+    NEMOTRON,
+    OLMO3,
+    PHI4_MINI,
+    PYTHONIC,
+    XLAM,
+)
 from .families.parameter_calls import (
     DEEPSEEK_V4,
     DEEPSEEK_V32,
@@ -44,7 +58,10 @@ from .families.reasoning import (
     THINK_OF_HY,
     THINK_OF_LONGCAT,
     THINK_OF_SEED,
+    THINK_THEN_ANSWER,
+    THINK_THEN_RESPONSE,
     THOUGHT_CHANNEL,
+    THOUGHT_PROCESS,
 )
 from .formats import ReasoningFormat, ToolFormat
 
@@ -55,11 +72,11 @@ ALL_TOOL_FORMATS = (
     *(HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_V3, PYTHONIC, OLMO3, LFM2, QWEN3_CODER, SEED_OSS, FUNCTION_TAG, GLM45),
     *(MINIMAX_M2, DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, GRANITE, PHI4_MINI, NEMOTRON, JAMBA, COHERE, HARMONY),
     *(GEMMA4, FUNCTION_GEMMA, GIGACHAT3, SOLAR_OPEN, DEEPSEEK_V32, DEEPSEEK_V4, HY_V3, APERTUS, MINIMAX, MINICPM5),
-    *(FUNCTIONARY_V32, MUSE, LONGCAT),
+    *(FUNCTIONARY_V32, MUSE, LONGCAT, INTERNLM, GRANITE_20B, XLAM),
 )
 ALL_REASONING_FORMATS = (
     *(THINK, THINK_IN_BRACKETS, THOUGHT_CHANNEL, THINK_OF_SEED, THINK_OF_COHERE, REASONING_STEPS),
-    *(THINK_OF_HY, THINK_OF_APERTUS, THINK_OF_LONGCAT),
+    *(THINK_OF_HY, THINK_OF_APERTUS, THINK_OF_LONGCAT, THINK_THEN_RESPONSE, THINK_THEN_ANSWER, THOUGHT_PROCESS),
 )
 
 # The first pattern that matches the template counts (None: an unknown format). Several formats have <tool_call>; more
@@ -87,6 +104,9 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r"\[ARGS\]", MISTRAL),
     (r"\[TOOL_CALLS\]", MISTRAL_V3),
     ("<function_calls>", OLMO3),
+    (r"<\|action_start\|><\|plugin\|>", INTERNLM),
+    ("<function_call>", GRANITE_20B),
+    (r"calls in a single JSON array: \n\n\[\{\"name\": \"tool_call_name\"", XLAM),
     (r"<\|python_start\|>|func_name1\(params_name1=", PYTHONIC),
     ("functools", PHI4_MINI),
     (r"<\|tool_call\|>", GRANITE),
@@ -103,6 +123,9 @@ _TOOL_MARKS: Sequence[tuple[str, ToolFormat | None]] = (
     (r'<\|python_tag\|>|"name": function name, "parameters"', LLAMA3_JSON),
 )
 _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
+    ("(?s)Here is my thought process:.*Here is my response:", THOUGHT_PROCESS),
+    ("(?s)</think>.*<response>", THINK_THEN_RESPONSE),
+    ("(?s)</think>.*<answer>", THINK_THEN_ANSWER),
     ("</think>", THINK),
     (r"\[THINK\]", THINK_IN_BRACKETS),
     (r"<\|channel>", THOUGHT_CHANNEL),
@@ -116,16 +139,30 @@ _REASONING_MARKS: Sequence[tuple[str, ReasoningFormat]] = (
 
 # vLLM's names for these formats.
 _TOOL_NAMES: Mapping[str, ToolFormat] = {each.name: each for each in ALL_TOOL_FORMATS} | {
+    "cohere_command3": COHERE,
+    "ernie45": HERMES,
     "glm47": GLM45,
+    "granite4": HERMES,
     "hunyuan_a13b": JAMBA,
+    "ling3": GLM45,
     "llama4_json": LLAMA3_JSON,
     "llama4_pythonic": PYTHONIC,
+    "mimo": QWEN3_CODER,
+    "poolside_v1": GLM45,
+    "qwen3_json": HERMES,
     "qwen3_xml": QWEN3_CODER,
+    "step3p5": QWEN3_CODER,
 }
 _CHANNEL_NAMES = {"openai_gptoss": HARMONY, "solar_open": SOLAR_OPEN}  # calls and reasoning are one format
-_REASONING_NAMES: Mapping[str, ReasoningFormat] = dict.fromkeys(
-    ("think", "deepseek_r1", "deepseek_v3", "glm45", "kimi_k2", "minimax_m2", "qwen3"), THINK
-) | {each.name: each for each in ALL_REASONING_FORMATS}
+_THINK_NAMES = (
+    *("deepseek_r1", "deepseek_v3", "deepseek_v4", "glm45", "glm47", "holo2", "kimi_k2", "ling3", "mimo", "minicpmv"),
+    *("minimax_m2", "nemotron_v3", "olmo3", "poolside_v1", "qwen3", "step3", "step3p5"),
+)
+_REASONING_NAMES: Mapping[str, ReasoningFormat] = (
+    dict.fromkeys(_THINK_NAMES, THINK)
+    | {each.name: each for each in ALL_REASONING_FORMATS}
+    | {"cohere_command3": THINK_OF_COHERE}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ..call_forms import CallForm
 from ..formats import ToolFormat
-from ..readers.states import CONTENT, Header, HeaderEnd, JsonArguments, JsonCall, Skip, State, Text
+from ..readers.states import CONTENT, FAIL, Header, HeaderEnd, JsonArguments, JsonCall, Skip, State, Text
 
 NAME = re.compile(r"^\s*(?P<name>[^\s<>{}]+)\s*$")
 
@@ -33,6 +33,31 @@ GIGACHAT3 = ToolFormat(  # GigaChat 3.1; 3.0 writes calls as messages of a role 
         "end": Skip({"<|function_call|>": "call"}, CONTENT),
     },
     CallForm('<|function_call|>{"name": {json}, "arguments": ', "}", "<|function_call|>"),
+)
+
+GRANITE_20B = ToolFormat(  # granite-20b-functioncalling
+    "granite-20b-fc",
+    {
+        CONTENT: Text("content", {"<function_call>": "call"}),
+        "call": JsonCall("end", is_known=True),  # it calls "no_function" if none is of use
+        "end": Skip({"<function_call>": "call"}, CONTENT),
+    },
+    CallForm('<function_call> {"name": {json}, "arguments": ', "}", "<function_call>"),
+)
+
+INTERNLM = ToolFormat(  # InternLM 2.5; its code interpreter is no function
+    "internlm",
+    {
+        CONTENT: Text("content", {"<|action_start|>": "kind"}),
+        "kind": Skip({"<|plugin|>": "call"}, FAIL),
+        "call": JsonCall("end"),
+        "end": Skip({"<|action_end|>": "between"}, CONTENT),
+        "between": Skip({"<|action_start|>": "kind"}, CONTENT),
+    },
+    CallForm(
+        *('<|action_start|><|plugin|>\n{"name": {json}, "parameters": ', "}<|action_end|>"),
+        "<|action_start|><|plugin|>",
+    ),
 )
 
 MINIMAX = ToolFormat(  # MiniMax-M1

@@ -1,6 +1,7 @@
 """Formats whose calls are members of one list, of JSON or in Python's syntax, mostly between two tags."""
 
 import re
+from dataclasses import replace
 
 from ..call_forms import CallForm
 from ..formats import ToolFormat
@@ -71,6 +72,19 @@ APERTUS = ToolFormat(  # each call is an object whose only key is the tool's nam
         "end": Skip({"<|tools_suffix|>": CONTENT}, CONTENT),
     },
     CallForm("{{json}: ", "}", "<|tools_prefix|>[", ", ", "<|tools_prefix|>[", "]<|tools_suffix|>"),
+)
+
+XLAM = ToolFormat(  # xLAM 2: calls are the whole output
+    "xlam",
+    {
+        "start": Skip({}, CONTENT, begins={"[": "list"}, keeps_space=True),
+        CONTENT: Text("content", {}),
+        "list": Skip({"[": "call"}, FAIL),
+        "call": JsonCall("more", is_known=True),
+        "more": Skip({",": "call", "]": CONTENT}, CONTENT),
+    },
+    replace(_object_in_list(""), is_whole_output=True),
+    start="start",
 )
 
 PYTHONIC = ToolFormat(  # Llama 3.2 and 4, ToolACE

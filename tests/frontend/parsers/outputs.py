@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .written_json_calls import JSON_WRITERS, Call, Writer, deepseek, mistral
+from .written_json_calls import JSON_WRITERS, Call, Writer, deepseek, granite_20b_fc, mistral
 from .written_parameter_calls import PARAMETER_WRITERS
 
 TOOLS: Mapping[str, dict[str, Any]] = {
@@ -83,8 +83,9 @@ WRITERS: Mapping[str, Writer] = {writer.__name__: writer for writer in (*JSON_WR
     "mistral_v3": mistral,
     "deepseek_v3": deepseek,
     "deepseek_v31": deepseek,
+    "granite-20b-fc": granite_20b_fc,
 }
-WHOLE_OUTPUT = {"llama3_json", "pythonic"}  # an output with calls has nothing else
+WHOLE_OUTPUT = {"llama3_json", "pythonic", "xlam"}  # an output with calls has nothing else
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ FOUND = {
     "deepseek-r1-distill": ("deepseek_v3", "think"),
     "functionary-3.1": ("function_tag", None),
     "gpt-oss": ("openai", None),
-    "granite-3.3": ("granite", "think"),
+    "granite-3.3": ("granite", "ernie45"),
     "mistral-nemo": ("mistral_v3", None),
     "qwen2.5": ("hermes", None),
     "qwen3": ("hermes", "think"),
     "qwq": ("hermes", "think"),
     "vllm-deepseekv3": ("deepseek_v3", None),
     "vllm-granite": ("granite", None),
-    "vllm-granite_20b_fc": (None, None),
+    "vllm-granite_20b_fc": ("granite-20b-fc", None),
     "vllm-hermes": ("hermes", None),
-    "vllm-internlm2_tool": (None, None),
+    "vllm-internlm2_tool": ("internlm", None),
     "vllm-llama3.1_json": ("llama3_json", None),
     "vllm-llama3.2_json": ("llama3_json", None),
     "vllm-llama3.2_pythonic": ("pythonic", None),
@@ -30,7 +30,7 @@ FOUND = {
     "vllm-mistral_parallel": ("mistral_v3", None),
     "vllm-phi4_mini": ("phi4_mini_json", None),
     "vllm-toolace": ("pythonic", None),
-    "vllm-xlam_qwen": (None, None),
+    "vllm-xlam_qwen": ("xlam", None),
 }
 
 
@@ -74,6 +74,9 @@ def test_formats_of_published_templates_are_found():
         ("<|start|>assistant to=self<|message|> <atem:function_calls>", ("muse", None)),
         ("<longcat_tool_call>\\n{json}</longcat_tool_call> </longcat_think>", ("longcat", "longcat")),
         ("<longcat_tool_call>f<longcat_arg_key>k</longcat_arg_key> </longcat_think>", (None, "longcat")),
+        ("<tool_call></tool_call> <think></think> <response></response>", ("hermes", "ernie45")),
+        ("'<tool_calls>[' '<think>' '</think>' '<answer>'", ("jamba", "hunyuan_a13b")),
+        ("thoughts after 'Here is my thought process:', answer after 'Here is my response:'", (None, "granite")),
         ("{{ messages }}", (None, None)),
     ],
 )
@@ -92,6 +95,8 @@ def test_names_take_precedence_over_patterns():
     assert names(hermes, tools="glm47", reasoning="none") == ("glm45", None)
     assert names(hermes, tools="none", reasoning="deepseek_r1") == (None, "think")
     assert names(hermes, tools="hunyuan_a13b", reasoning="seed_oss") == ("jamba", "seed_oss")
+    assert names("", tools="mimo", reasoning="step3p5") == ("qwen3_coder", "think")
+    assert names("", tools="ernie45", reasoning="cohere_command3") == ("hermes", "cohere")
     assert names(hermes, tools="openai") == ("openai", None), "this format includes reasoning"
     assert names(hermes, reasoning="openai_gptoss") == ("openai", None)
     assert names(hermes, reasoning="solar_open") == ("solar_open", None)

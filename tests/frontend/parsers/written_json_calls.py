@@ -32,6 +32,19 @@ def longcat(calls: Sequence[Call], rng: random.Random) -> str:
     return "\n".join(f"<longcat_tool_call>\n{_object(call, rng)}\n</longcat_tool_call>" for call in calls)
 
 
+def internlm(calls: Sequence[Call], rng: random.Random) -> str:
+    objects = [_object(call, rng, rng.choice(["parameters", "arguments"])) for call in calls]
+    return "".join(f"<|action_start|><|plugin|>\n{each}<|action_end|>" for each in objects)
+
+
+def granite_20b_fc(calls: Sequence[Call], rng: random.Random) -> str:
+    return "".join(f"<function_call> {_object(call, rng)}" for call in calls)
+
+
+def xlam(calls: Sequence[Call], rng: random.Random) -> str:
+    return f"[{', '.join(_object(call, rng) for call in calls)}]"
+
+
 def llama3_json(calls: Sequence[Call], rng: random.Random) -> str:
     begin = rng.choice(["", "<|python_tag|>"])
     return begin + "; ".join(_object(call, rng, "parameters") for call in calls)
@@ -135,4 +148,5 @@ def solar_open(calls: Sequence[Call], rng: random.Random) -> str:
 JSON_WRITERS: tuple[Writer, ...] = (
     *(hermes, llama3_json, mistral, function_tag, deepseek, kimi_k2, gigachat3, nemotron_json, jamba, cohere),
     *(granite, phi4_mini_json, openai, solar_open, functionary_v32, minimax, apertus, longcat),
+    *(internlm, granite_20b_fc, xlam),
 )
