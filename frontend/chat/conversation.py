@@ -3,6 +3,7 @@
 import json
 import secrets
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import click
@@ -57,14 +58,13 @@ class Chat:
         answer, is_whole, last = Answer(), False, ""
         body = {**self.session.body(), **extra, "stream_options": {"include_usage": True}}
         try:
-            for event in self.client.stream(PATH, body):
-                for kind, text in answer.push(event):
-                    if kind == "reasoning" and not self.shows_reasoning:
-                        continue
-                    if last and (kind == "name" or last == "reasoning" != kind):
-                        click.echo()
-                    click.echo(text if kind == "content" else click.style(text, dim=True), nl=False)
-                    last = kind
+            for kind, text in chain.from_iterable(map(answer.push, self.client.stream(PATH, body))):
+                if kind == "reasoning" and not self.shows_reasoning:
+                    continue
+                if last and (kind == "name" or last == "reasoning" != kind):
+                    click.echo()
+                click.echo(text if kind == "content" else click.style(text, dim=True), nl=False)
+                last = kind
             is_whole = answer.finish_reason not in CUT_OFF
         except KeyboardInterrupt:
             pass

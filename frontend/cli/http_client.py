@@ -184,10 +184,7 @@ class HttpClient:
                     progress.complete = True
                     return
                 elif name == "data":
-                    event = json.loads(value)
-                    if "error" in event:
-                        restarts = event["error"].get("code") == 503
-                        raise (_BrokenOff if restarts else EngineDead)(event["error"]["message"])
+                    event = _event(value)
                     progress.note(event_id)
                     yield event
         raise _BrokenOff(f"{self._url} broke off in the middle of an answer")
@@ -260,6 +257,15 @@ def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
         if re.fullmatch(r"\d{1,9}(\.\d+)?", value):
             return min(max(float(value) * seconds, FIRST_PAUSE_S), LONGEST_BUSY_PAUSE_S)
     return None
+
+
+def _event(text: str) -> dict[str, Any]:
+    """Raises the error that it reports."""
+    event: dict[str, Any] = json.loads(text)
+    if "error" in event:
+        restarts = event["error"].get("code") == 503
+        raise (_BrokenOff if restarts else EngineDead)(event["error"]["message"])
+    return event
 
 
 def _message(body: bytes) -> str:

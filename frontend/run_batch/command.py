@@ -1,6 +1,7 @@
 """`paged-serve run-batch`: answers OpenAI's batch files with a local model or a running server."""
 
 import sys
+from contextlib import closing
 from typing import Any
 
 import click
@@ -37,13 +38,12 @@ from .runner import BatchRun
 def command(*, input_path: str, output_path: str, concurrency: int, **flags: Any) -> None:
     """Answer the requests of a file with MODEL, or with the server at --url."""
     try:
-        with open(input_path, "rb") as requests:
-            results = ResultFile(output_path)
-            try:
-                with server(flags) as (client, _):
-                    counts = BatchRun(client, results, concurrency).run(requests)
-            finally:
-                results.close()
+        with (
+            open(input_path, "rb") as requests,
+            closing(ResultFile(output_path)) as results,
+            server(flags) as (client, _),
+        ):
+            counts = BatchRun(client, results, concurrency).run(requests)
     except OSError as error:
         raise ConfigError(f"{error.filename or output_path}: {error.strerror}") from None
     if counts.failed:

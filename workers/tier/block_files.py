@@ -71,10 +71,10 @@ class BlockFiles:
                     modified = entry.stat(follow_symlinks=False).st_mtime
                 except FileNotFoundError:  # another server has just renamed or removed it
                     continue
-                if entry.name.startswith(TEMPORARY):
-                    if now - modified > ABANDONED_S:
-                        self._unlink(self.folder / entry.name)
-                elif len(entry.name) == 2 * KEY_BYTES:
+                is_temporary = entry.name.startswith(TEMPORARY)
+                if is_temporary and now - modified > ABANDONED_S:
+                    self._unlink(self.folder / entry.name)
+                elif not is_temporary and len(entry.name) == 2 * KEY_BYTES:
                     found.append((modified, _key_of(entry.name)))
         found.sort()
         with self._lock:

@@ -103,20 +103,24 @@ def read_load(path: str, count: int, outputs: Lengths, seed: int) -> list[LoadRe
     return requests
 
 
+def _line(text: bytes, where: str) -> _Line:
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if not (line.prompt or line.messages):
+        raise ConfigError(f"{where} has neither a prompt nor messages")
+    return line
+
+
 def _lines(path: str, count: int) -> Iterator[_Line]:
-    decode, found = msgspec.json.Decoder(_Line).decode, 0
+    found = 0
     try:
         with open(path, "rb") as file:
             for number, text in enumerate(file, 1):
                 if not text.strip():
                     continue
-                try:
-                    line = decode(text)
-                except msgspec.DecodeError as error:
-                    raise ConfigError(f"{path}, line {number}: {error}") from None
-                if not (line.prompt or line.messages):
-                    raise ConfigError(f"{path}, line {number} has neither a prompt nor messages")
-                yield line
+                yield _line(text, f"{path}, line {number}")
                 found += 1
                 if found == count:
                     return

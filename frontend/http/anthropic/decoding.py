@@ -78,8 +78,12 @@ def _check_blocks(raw: bytes) -> None:
         return
     for i, turn in enumerate(turns):
         for j, part in enumerate(turn.content if isinstance(turn.content, list) else ()):
-            inner = part.content if isinstance(part.content, list) else ()
-            for place, block in (("", part), *((f".content[{k}]", each) for k, each in enumerate(inner))):
-                if instead := _INSTEAD_OF_BLOCKS.get(block.type or ""):
-                    at = f"messages[{i}].content[{j}]{place}"
-                    raise InvalidRequest(f"{at} has the type {block.type!r}; {instead}", f"{at}.type")
+            at = f"messages[{i}].content[{j}]"
+            _check_block(part, at)
+            for k, inner in enumerate(part.content if isinstance(part.content, list) else ()):
+                _check_block(inner, f"{at}.content[{k}]")
+
+
+def _check_block(block: _Typed, at: str) -> None:
+    if instead := _INSTEAD_OF_BLOCKS.get(block.type or ""):
+        raise InvalidRequest(f"{at} has the type {block.type!r}; {instead}", f"{at}.type")

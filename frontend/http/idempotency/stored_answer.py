@@ -128,21 +128,24 @@ class StoredAnswer:
             raise HttpError(400, f"Last-Event-ID names event {self.taken}; this answer has {self.last}.")
 
     async def _make(self, batches: AsyncGenerator[list[bytes], None]) -> None:
-        steps = 0
         try:
             async with aclosing(batches):
-                async for batch in batches:
-                    self._append(batch)
-                    if (steps := steps + 1) % YIELD_EVERY_BATCHES == 0:
-                        await asyncio.sleep(0)
-                    while not self._limits.has_room(self):
-                        self._room.clear()
-                        await self._room.wait()
+                await self._append_all(batches)
         except Exception as error:  # raised to readers, now or when they reconnect
             self.error = error
             if not self.has_reader and not isinstance(error, (HttpError, PagedServeError)):
                 log.error("failed answer=%s: %s", self.answer_id, error, exc_info=error)
             error.__traceback__ = None  # its frames hold this answer
+
+    async def _append_all(self, batches: AsyncGenerator[list[bytes], None]) -> None:
+        steps = 0
+        async for batch in batches:
+            self._append(batch)
+            if (steps := steps + 1) % YIELD_EVERY_BATCHES == 0:
+                await asyncio.sleep(0)
+            while not self._limits.has_room(self):
+                self._room.clear()
+                await self._room.wait()
 
     def _append(self, batch: list[bytes]) -> None:
         for event in batch:

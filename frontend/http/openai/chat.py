@@ -16,7 +16,7 @@ from ...parsers.events import Content
 from ...parsers.output_reading import OutputReading, output_reading
 from ...parsers.thinking import with_thinking
 from ...parsers.tool_choice import tool_choice_of
-from ..exchange.sse import DONE, AnswerHead, Frames
+from ..exchange.sse import AnswerHead, Frames
 from ..service import Service
 from . import answers, logprobs
 from .chat_choice import ChatChoice, ReasoningCount
@@ -30,6 +30,7 @@ from .request.sampling_params import chat_params, size_of_work
 from .request.schemas import ChatCompletionRequest, ChatFields, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
+from .streaming.frames import Extras, framed, warnings_of
 
 NO_FORMAT = "tools: the chat template has no known format of tool calls, so they stay content; see --tool-call-parser"
 
@@ -179,31 +180,19 @@ class ChatWriter:
             warnings=head.warnings or UNSET,
         )
 
-    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+    def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""
-        frames = Frames(head, "chat.completion.chunk")
-        choices = self._choices(head.answer_id)
-        options = self._body.stream_options
-        continuous = options is not None and options.continuous_usage_stats
-        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
+        choices, first = self._choices(head.answer_id), warnings_of(head)
         if self._body.service_tier:
-            more["service_tier"] = "default"
-        async for batch in self._generation.batches():
-            events = []
-            for piece in batch:
-                self._count(piece)
-                for chunk in self._chunks(choices[piece.choice], piece):
-                    if continuous:
-                        more["usage"] = self._usage()
-                    if self._body.timings_per_token:
-                        more["timings"] = self._generation.timings()
-                    events.append(frames.chunk(chunk, **more))
-                    more = {}
-            if events:
-                yield events
-        if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._generation.fingerprint)]
-        yield [DONE]
+            first["service_tier"] = "default"
+
+        async def chunks(piece: Piece) -> list[answers.ChatChunkChoice]:
+            self._count(piece)
+            return self._chunks(choices[piece.choice], piece)
+
+        frames = Frames(head, "chat.completion.chunk")
+        extras = Extras(self._body.stream_options, self._usage, self._generation, timings=self._body.timings_per_token)
+        return framed(frames, self._generation.batches(), chunks, first=first, extras=extras)
 
     def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
         chunks = []

@@ -18,7 +18,7 @@ from ...admission import (
 )
 from ...parsers.thinking import with_thinking
 from ...text.detokenizer import Detokenizer
-from ..exchange.sse import DONE, AnswerHead, Frames
+from ..exchange.sse import AnswerHead, Frames
 from ..service import Service
 from . import logprobs
 from .answers import Completion, CompletionChoice, CompletionLogprobs, Usage
@@ -31,6 +31,7 @@ from .request.sampling_params import COMPLETION_MAX_TOKENS, completion_params, s
 from .request.schemas import CompletionRequest, without_prompt
 from .request.structured_outputs import grammar_of
 from .request.truncation import limit_of
+from .streaming.frames import Extras, framed, warnings_of
 
 
 async def completion_prompts(service: Service, body: CompletionRequest, raw: bytes, moment: int) -> list[Prompt]:
@@ -119,28 +120,16 @@ class CompletionWriter:
             warnings=head.warnings or UNSET,
         )
 
-    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+    def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""
+
+        async def chunks(piece: Piece) -> list[CompletionChoice]:
+            choice = await self._choice(piece)
+            return [choice] if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids else []
+
+        extras = Extras(self._body.stream_options, self._usage, self._generation, timings=self._body.timings_per_token)
         frames = Frames(head, "text_completion")
-        options = self._body.stream_options
-        continuous = options is not None and options.continuous_usage_stats
-        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
-        async for batch in self._generation.batches():
-            events = []
-            for piece in batch:
-                choice = await self._choice(piece)
-                if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids:
-                    if continuous:
-                        more["usage"] = self._usage()
-                    if self._body.timings_per_token:
-                        more["timings"] = self._generation.timings()
-                    events.append(frames.chunk(choice, **more))
-                    more = {}
-            if events:
-                yield events
-        if options is not None and options.include_usage:
-            yield [frames.without_choice(usage=self._usage(), system_fingerprint=self._generation.fingerprint)]
-        yield [DONE]
+        return framed(frames, self._generation.batches(), chunks, first=warnings_of(head), extras=extras)
 
     def _usage(self) -> Usage:
         usage = self._generation.usage()

@@ -38,15 +38,17 @@ class EarlyHealth:
         with selectors.DefaultSelector() as door:
             door.register(self._bell, selectors.EVENT_READ)
             door.register(self._listener, selectors.EVENT_READ)
-            while True:
-                for key, _ in door.select():
-                    if key.fileobj is self._bell:
-                        return
-                    if key.fileobj is self._listener:
-                        self._accept_connection(door)
-                    else:
-                        door.unregister(key.fileobj)
-                        self._attend(key.data)
+            while all(self._serves(key, door) for key, _ in door.select()):
+                pass
+
+    def _serves(self, key: selectors.SelectorKey, door: selectors.BaseSelector) -> bool:
+        """Attend to what is ready; False at the end."""
+        if key.fileobj is self._listener:
+            self._accept_connection(door)
+        elif key.fileobj is not self._bell:
+            door.unregister(key.fileobj)
+            self._attend(key.data)
+        return key.fileobj is not self._bell
 
     def _accept_connection(self, door: selectors.BaseSelector) -> None:
         with contextlib.suppress(OSError):  # another frontend was faster, or the peer has gone

@@ -134,9 +134,7 @@ class BackgroundRun:
     async def _make(self) -> None:
         while True:
             try:
-                async with aclosing(self._work.events()) as batches:
-                    async for batch in batches:
-                        await self._take(batch)
+                await self._take_all()
             except Overloaded as error:  # an accepted response is not refused later
                 if error.draining:
                     raise
@@ -146,6 +144,11 @@ class BackgroundRun:
                 break
         assert self._work.ended is not None
         await self._finish(self._work.ended)
+
+    async def _take_all(self) -> None:
+        async with aclosing(self._work.events()) as batches:
+            async for batch in batches:
+                await self._take(batch)
 
     async def _take(self, batch: Sequence[bytes]) -> None:
         self.status = "in_progress"

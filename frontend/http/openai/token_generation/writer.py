@@ -6,13 +6,14 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from ....client.streams.deltas import TokenLogprobs
-from ...exchange.sse import DONE, AnswerHead, Frames
+from ...exchange.sse import AnswerHead, Frames
 from ...service import Service
 from .. import logprobs
 from ..answers import Answer, ChatLogprobs, PromptLogprobs, Usage
 from ..generation import Generation, Prompt
 from ..pieces import Piece
 from ..request.schemas import without_prompt
+from ..streaming.frames import Extras, framed, warnings_of
 from .request import FlatTokensRequest
 
 
@@ -66,27 +67,16 @@ class TokensWriter:
             warnings=head.warnings or UNSET,
         )
 
-    async def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
+    def frames(self, head: AnswerHead) -> AsyncGenerator[list[bytes], None]:
         """The answer as server-sent events, in lists of those available at a time."""
+
+        async def chunks(piece: Piece) -> list[TokensChoice]:
+            return [self._choice(piece)] if piece.token_ids or piece.finish_reason is not None else []
+
+        generation = self._generation
+        extras = Extras(self._body.stream_options, generation.usage, generation, request_id=head.answer_id)
         frames = Frames(head, "generate.chunk")
-        options = self._body.stream_options
-        continuous = options is not None and options.continuous_usage_stats
-        more: dict[str, object] = {"warnings": head.warnings} if head.warnings else {}
-        async for batch in self._generation.batches():
-            events = []
-            for piece in batch:
-                if not piece.token_ids and piece.finish_reason is None:
-                    continue
-                more |= {"request_id": head.answer_id}
-                if continuous:
-                    more["usage"] = self._generation.usage()
-                events.append(frames.chunk(self._choice(piece), **more))
-                more = {}
-            if events:
-                yield events
-        if options is not None and options.include_usage:
-            yield [frames.without_choice(request_id=head.answer_id, usage=self._generation.usage())]
-        yield [DONE]
+        return framed(frames, generation.batches(), chunks, first=warnings_of(head), extras=extras)
 
     def _choice(self, piece: Piece) -> TokensChoice:
         reason = None if piece.finish_reason is None else piece.finish_reason.api_name

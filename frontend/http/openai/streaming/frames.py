@@ -1,0 +1,69 @@
+"""The frames of a streamed answer: those of its pieces, its usage, and the end."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from ...exchange.sse import DONE, AnswerHead, Frames
+from ..answers import Usage
+from ..generation import Generation
+from ..pieces import Piece
+from ..request.schemas import StreamOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """The fields of an answer's frames beside their choices."""
+
+    options: StreamOptions | None
+    usage: Callable[[], Usage]
+    generation: Generation
+    timings: bool | None = False
+    request_id: str = ""  # of tokens without text, whose answers have no system_fingerprint
+
+    def of_chunk(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"request_id": self.request_id} if self.request_id else {}
+        if self.options is not None and self.options.continuous_usage_stats:
+            found["usage"] = self.usage()
+        if self.timings:
+            found["timings"] = self.generation.timings()
+        return found
+
+    def of_end(self) -> dict[str, Any] | None:
+        """Of a frame without a choice; None: there is none."""
+        if self.options is None or not self.options.include_usage:
+            return None
+        if self.request_id:
+            return {"request_id": self.request_id, "usage": self.usage()}
+        return {"usage": self.usage(), "system_fingerprint": self.generation.fingerprint}
+
+
+def warnings_of(head: AnswerHead) -> dict[str, Any]:
+    return {"warnings": head.warnings} if head.warnings else {}
+
+
+async def framed(
+    frames: Frames,
+    batches: AsyncGenerator[list[Piece], None],
+    chunks: Callable[[Piece], Awaitable[Sequence[Struct]]],
+    *,
+    first: Mapping[str, Any],
+    extras: Extras,
+) -> AsyncGenerator[list[bytes], None]:
+    """Lists of the server-sent events that are available at a time.
+
+    `chunks`: the choices of a piece. `first`: further fields of the first frame.
+    """
+    async for batch in batches:
+        events = []
+        for piece in batch:
+            for chunk in await chunks(piece):
+                events.append(frames.chunk(chunk, **first, **extras.of_chunk()))
+                first = {}
+        if events:
+            yield events
+    if (end := extras.of_end()) is not None:
+        yield [frames.without_choice(**end)]
+    yield [DONE]
