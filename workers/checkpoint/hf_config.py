@@ -60,6 +60,8 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_heads: Size
     num_attention_heads_per_layer: list[Annotated[int, Meta(ge=1, le=MAX_SIZE)]] | None = None  # Laguna
     num_key_value_heads: Size | None = None
+    layers_in_names: list[int] | None = None  # Nemotron NAS: the block of each layer
+    sizes_of_layers: list[Size] | None = None  # Nemotron NAS: the KV heads, or the elements of the feed-forward
     head_dim: Size | None = None
     vocab_size: Size
     max_position_embeddings: Annotated[int, Meta(ge=-1, le=1 << 30)]

@@ -125,11 +125,15 @@ class Geometry:
     def recurrent_of(self, layer: int) -> Recurrent | None:
         return self.recurrent[layer] if self.recurrent else None
 
+    def lone_part(self, layer: int) -> Part | Literal[""]:
+        """The only part of the layer; "": it has a mixer, then a feed-forward."""
+        return self.lone_parts[layer] if self.lone_parts else ""
+
     def has_mixer(self, layer: int) -> bool:
-        return not self.lone_parts or self.lone_parts[layer] == "mixer"
+        return self.lone_part(layer) != "feed_forward"
 
     def has_feed_forward(self, layer: int) -> bool:
-        return not self.lone_parts or self.lone_parts[layer] == "feed_forward"
+        return self.lone_part(layer) != "mixer"
 
     def has_attention(self, layer: int) -> bool:
         return self.has_mixer(layer) and (self.recurrent_of(layer) is None or self.is_beside_attention)
@@ -212,7 +216,8 @@ class Geometry:
         """The name of a dimension that `tp_size` ranks cannot divide evenly; "" if there is none."""
         parts = [("attention heads", count) for count in self.numbers_of_heads]
         if not self.experts or None in self.experts:
-            parts.append(("intermediate size", self.intermediate_size))
+            own_sizes = {sizes.intermediate_size for sizes in self.layer_sizes} or {self.intermediate_size}
+            parts += [("intermediate size", size) for size in sorted(own_sizes)]
         for kind in filter(None, dict.fromkeys(self.recurrent)):
             if problem := kind.uneven(tp_size):
                 return f"does not divide {problem}"

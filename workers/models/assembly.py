@@ -98,7 +98,8 @@ class Assembly:
     def layer(self, index: int) -> DecoderLayer:
         reader, names, geometry = self._reader, self._reader.names, self._reader.geometry
         has_experts = geometry.experts_of(index) is not None
-        norms = names.norms(is_recurrent=geometry.recurrent_of(index) is not None, has_experts=has_experts)
+        is_recurrent, lone_part = geometry.recurrent_of(index) is not None, geometry.lone_part(index)
+        norms = names.norms(is_recurrent=is_recurrent, has_experts=has_experts, lone_part=lone_part)
         reader.checkpoint.close()  # mapped pages count as this process's memory until they are unmapped
         release_freed_memory()
         has_first_norm = index > 0 or names.has_first_attention_norm

@@ -106,6 +106,7 @@ from .families.mpt import MPT
 from .families.nanochat import NANOCHAT
 from .families.nemotron import NEMOTRON
 from .families.nemotron_h import NEMOTRON_H
+from .families.nemotron_nas import NEMOTRON_NAS
 from .families.nomic_bert import NOMIC_BERT
 from .families.olmo import OLMO
 from .families.olmo2 import OLMO2
@@ -208,6 +209,7 @@ FAMILIES = (
     LLAMA4,
     NEMOTRON,
     NEMOTRON_H,
+    NEMOTRON_NAS,
     ARCEE,
     APERTUS,
     APERTUS_1P5,

@@ -206,8 +206,11 @@ class WeightNames:
             return self
         return self.begun(prefix, "")
 
-    def norms(self, *, is_recurrent: bool, has_experts: bool) -> NormNames:
-        """Of a layer."""
+    def norms(self, *, is_recurrent: bool, has_experts: bool, lone_part: str = "") -> NormNames:
+        """Of a layer; `lone_part`: its only part, which has one norm."""
+        if lone_part:
+            is_mixer = lone_part == "mixer" or not self.mlp_norm
+            return NormNames(self.attention_norm if is_mixer else self.mlp_norm, "")
         if is_recurrent and self.recurrent_norms is not None:
             return self.recurrent_norms
         if has_experts and self.expert_norms is not None:
