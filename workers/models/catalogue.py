@@ -67,6 +67,7 @@ from .families.helium import HELIUM
 from .families.hunyuan import HUNYUAN, HUNYUAN_MOE
 from .families.hy_v3 import HY_V3
 from .families.hyperclovax import HYPERCLOVAX
+from .families.internlm import INTERNLM
 from .families.internlm2 import INTERNLM2
 from .families.internlm3 import INTERNLM3
 from .families.iquestcoder import IQUEST_CODER
@@ -202,6 +203,7 @@ FAMILIES = (
     EXAONE,
     EXAONE4,
     MINICPM,
+    INTERNLM,
     INTERNLM2,
     INTERNLM3,
     HELIUM,

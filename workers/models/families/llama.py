@@ -18,7 +18,13 @@ def biases(config: HFConfig) -> Biases:
 
 LLAMA = Family(
     name="llama",
-    architectures=("LlamaForCausalLM", "LLaMAForCausalLM", "TeleChat3ForCausalLM"),
+    architectures=(
+        "LlamaForCausalLM",
+        "LLaMAForCausalLM",
+        "TeleChat3ForCausalLM",
+        "AquilaForCausalLM",
+        "XverseForCausalLM",
+    ),
     biases=biases,
     config=with_positions,
 )

@@ -31,7 +31,7 @@ def adapted(family: Family, config: HFConfig) -> Family:
 ATTENTION = "model.layers.{}.self_attn."
 STABLELM = Family(
     name="stablelm",
-    architectures=("StableLmForCausalLM",),
+    architectures=("StableLmForCausalLM", "StableLMEpochForCausalLM"),
     weight_names=WeightNames(
         query_norm=f"{ATTENTION}q_layernorm.norms.{{}}.weight", key_norm=f"{ATTENTION}k_layernorm.norms.{{}}.weight"
     ),

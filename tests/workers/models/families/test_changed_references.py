@@ -144,6 +144,17 @@ def pangu(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
     return moved(config, {"attention_bias": "bias"}), tensors
 
 
+def internlm(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    rotary = {"type": "dynamic", "base": config.pop("rope_parameters")["rope_theta"]}
+    return moved(config, {"attention_bias": "bias"}) | {"rotary": rotary}, tensors
+
+
+def stablelm_epoch(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    rope = config.pop("rope_parameters")
+    own = {"rope_theta": rope["rope_theta"], "rope_pct": rope["partial_rotary_factor"]}
+    return moved(config, {"layer_norm_eps": "norm_eps"}) | own, tensors
+
+
 def unchanged(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
     return config, tensors
 
@@ -162,6 +173,10 @@ CASES = (
     Case("OrionForCausalLM", "stablelm", orion, {"use_qkv_bias": False, "partial_rotary_factor": 1.0}),
     Case("IQuestCoderForCausalLM", "llama", unchanged, {}),
     Case("TeleChat3ForCausalLM", "llama", unchanged, {}),
+    Case("AquilaForCausalLM", "llama", unchanged, {}),
+    Case("XverseForCausalLM", "llama", unchanged, {}),
+    Case("InternLMForCausalLM", "llama-attention-biased", internlm, {}),
+    Case("StableLMEpochForCausalLM", "stablelm", stablelm_epoch, {}),
     Case("PanguEmbeddedForCausalLM", "llama-attention-biased", pangu, {}),
     Case("PanguUltraMoEForCausalLM", "deepseek-v3", pangu_ultra, ONE_GROUP, add_post_norms),
 )
