@@ -191,8 +191,10 @@ class ChatWriter:
             return self._chunks(choices[piece.choice], piece)
 
         frames = Frames(head, "chat.completion.chunk")
-        extras = Extras(self._body.stream_options, self._usage, self._generation, timings=self._body.timings_per_token)
-        return framed(frames, self._generation.batches(), chunks, first=first, extras=extras)
+        generation = self._generation
+        timings = generation.timings if self._body.timings_per_token else None
+        extras = Extras(self._body.stream_options, self._usage, timings, generation.fingerprint)
+        return framed(frames, generation.batches(), chunks, first=first, extras=extras)
 
     def _chunks(self, choice: ChatChoice, piece: Piece) -> list[answers.ChatChunkChoice]:
         chunks = []

@@ -127,9 +127,11 @@ class CompletionWriter:
             choice = await self._choice(piece)
             return [choice] if choice.text or choice.logprobs or choice.finish_reason or choice.token_ids else []
 
-        extras = Extras(self._body.stream_options, self._usage, self._generation, timings=self._body.timings_per_token)
+        generation = self._generation
+        timings = generation.timings if self._body.timings_per_token else None
+        extras = Extras(self._body.stream_options, self._usage, timings, generation.fingerprint)
         frames = Frames(head, "text_completion")
-        return framed(frames, self._generation.batches(), chunks, first=warnings_of(head), extras=extras)
+        return framed(frames, generation.batches(), chunks, first=warnings_of(head), extras=extras)
 
     def _usage(self) -> Usage:
         usage = self._generation.usage()

@@ -7,8 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...exchange.sse import DONE, AnswerHead, Frames
-from ..answers import Usage
-from ..generation import Generation
+from ..answers import Timings, Usage
 from ..pieces import Piece
 from ..request.schemas import StreamOptions
 
@@ -19,25 +18,27 @@ class Extras:
 
     options: StreamOptions | None
     usage: Callable[[], Usage]
-    generation: Generation
-    timings: bool | None = False
-    request_id: str = ""  # of tokens without text, whose answers have no system_fingerprint
+    timings: Callable[[], Timings] | None = None
+    fingerprint: str = ""
+    request_id: str = ""
 
     def of_chunk(self) -> dict[str, Any]:
         found: dict[str, Any] = {"request_id": self.request_id} if self.request_id else {}
         if self.options is not None and self.options.continuous_usage_stats:
             found["usage"] = self.usage()
-        if self.timings:
-            found["timings"] = self.generation.timings()
+        if self.timings is not None:
+            found["timings"] = self.timings()
         return found
 
     def of_end(self) -> dict[str, Any] | None:
         """Of a frame without a choice; None: there is none."""
         if self.options is None or not self.options.include_usage:
             return None
-        if self.request_id:
-            return {"request_id": self.request_id, "usage": self.usage()}
-        return {"usage": self.usage(), "system_fingerprint": self.generation.fingerprint}
+        found: dict[str, Any] = {"request_id": self.request_id} if self.request_id else {}
+        found["usage"] = self.usage()
+        if self.fingerprint:
+            found["system_fingerprint"] = self.fingerprint
+        return found
 
 
 def warnings_of(head: AnswerHead) -> dict[str, Any]:

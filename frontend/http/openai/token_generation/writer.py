@@ -74,7 +74,7 @@ class TokensWriter:
             return [self._choice(piece)] if piece.token_ids or piece.finish_reason is not None else []
 
         generation = self._generation
-        extras = Extras(self._body.stream_options, generation.usage, generation, request_id=head.answer_id)
+        extras = Extras(self._body.stream_options, generation.usage, request_id=head.answer_id)
         frames = Frames(head, "generate.chunk")
         return framed(frames, generation.batches(), chunks, first=warnings_of(head), extras=extras)
 
