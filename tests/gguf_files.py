@@ -165,11 +165,8 @@ def num_layers_of(config: dict[str, Any]) -> int:
 
 def feed_forward_size(tensors: Mapping[str, Tensor]) -> int:
     """Of models whose config.json does not say it."""
-    return next(
-        max(tensors[name].shape)
-        for name in tensors
-        if name.endswith(("c_fc.weight", "h_to_4h.weight", "ffn.up_proj.weight"))
-    )
+    named = (name for name in tensors if name.endswith(("c_fc.weight", "h_to_4h.weight", "ffn.up_proj.weight")))
+    return max((max(tensors[name].shape) for name in named), default=0)  # that of layers which differ is a list
 
 
 def _rope_tensors(config: dict[str, Any]) -> dict[str, list[float]]:

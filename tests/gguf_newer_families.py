@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "BailingMoeForCausalLM": "bailingmoe",
     "BailingMoeV2ForCausalLM": "bailingmoe2",
     "DeepseekForCausalLM": "deepseek",
+    "DeciLMForCausalLM": "deci",
     "Jais2ForCausalLM": "jais2",
     "MptForCausalLM": "mpt",
 }
@@ -121,6 +122,9 @@ def newer_tensor(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[s
         return {f"{name.removesuffix('_bias')}.bias": tensor}
     if name.endswith("query_key_value.weight") and "BailingMoeForCausalLM" in config["architectures"]:
         return _of_ling(name, tensor, config)
+    if name.endswith(("q_proj.weight", "k_proj.weight")) and "DeciLMForCausalLM" in config["architectures"]:
+        heads = tensor.unflatten(0, (-1, config["hidden_size"] // config["num_attention_heads"]))
+        return {name: _with_adjacent_pairs(heads)}
     if name.endswith("attention.A_log"):
         return {name: tensor.float().exp().reshape(-1, 1)}
     if name.endswith("_conv1d.weight"):
@@ -137,8 +141,24 @@ def _of_ling(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[str, 
     parts = tensor.unflatten(0, (heads + 2 * kv_heads, -1)).split([heads, kv_heads, kv_heads])
     found = {name.replace("query_key_value", f"{each}_proj"): part for each, part in zip("qkv", parts, strict=True)}
     return {
-        each: (part if ".v_proj" in each else part.unflatten(1, (2, -1)).transpose(1, 2)).reshape(-1, tensor.shape[1])
-        for each, part in found.items()
+        each: part.flatten(0, 1) if ".v_proj" in each else _with_adjacent_pairs(part) for each, part in found.items()
+    }
+
+
+def _with_adjacent_pairs(heads: Tensor) -> Tensor:
+    """[heads, head_dim, inputs] as a matrix, in which the two rows of each pair that is rotated are adjacent."""
+    return heads.unflatten(1, (2, -1)).transpose(1, 2).reshape(-1, heads.shape[2])
+
+
+def _of_blocks(config: Mapping[str, Any]) -> dict[str, Any]:
+    blocks, heads = config["block_configs"], config["num_attention_heads"]
+    sharing = [each["attention"].get("n_heads_in_group") for each in blocks]
+    lengths = [each["ffn"]["ffn_mult"] for each in blocks]
+    sizes = [int(2 * (each or 0) * config["hidden_size"] / 3) for each in lengths]
+    return {
+        "attention.head_count": [heads if each else 0 for each in sharing],
+        "attention.head_count_kv": [heads // each if each else 0 for each in sharing],
+        "feed_forward_length": [-(-size // 256) * 256 for size in sizes],
     }
 
 
@@ -171,6 +191,8 @@ def newer_keys(config: Mapping[str, Any], architecture: str) -> dict[str, Any]:
             keys |= {f"attention.indexer.{ours}": config[theirs] for theirs, ours in sizes.items()}
             if "indexer_types" in config:
                 keys["attention.indexer.types"] = [kind == "full" for kind in config["indexer_types"]]
+        case "deci":
+            keys |= _of_blocks(config)
         case "mpt":
             keys |= {"context_length": config["max_seq_len"], "attention.head_count": config["n_heads"]}
             keys |= {"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": config["attn_config"]["clip_qkv"]}

@@ -24,14 +24,15 @@ class Metadata:
             raise self._unsuitable(key, value, "a whole number")
         return value
 
-    def largest(self, key: str, default: int) -> int:
-        """The largest of a list with a whole number for each layer, or the one of all layers."""
+    def of_layer(self, key: str, layer: int, default: int) -> int:
+        """The whole number of a layer, from a list, or the one of all layers."""
         value = self._get(key, default)
         if not isinstance(value, list):
             return self.whole(key, default)
-        if any(isinstance(each, bool) or not isinstance(each, int) for each in value):
-            raise self._unsuitable(key, value, "whole numbers")
-        return max((int(each) for each in value), default=0)
+        found = value[layer] if layer < len(value) else None
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise self._unsuitable(key, value, f"a list with a whole number for layer {layer}")
+        return int(found)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A float32 comes back as the shortest decimal number that rounds to it: 1e-05, not 9.99999974e-06."""

@@ -83,8 +83,7 @@ class GgufCheckpoint(Checkpoint):
         )
         has_delta = bool(self._layout.row_orders or self._layout.divided)
         self._delta = DeltaHeads.read(first, architecture) if has_delta else None
-        heads = first.largest(f"{architecture}.attention.head_count", 1)
-        self._heads_of = {"q_proj": heads, "k_proj": first.largest(f"{architecture}.attention.head_count_kv", heads)}
+        self._metadata, self._architecture = first, architecture
         scales = {f"{module}{SCALE}" for file in files for module in modules_in(file, NVFP4)}
         for file in files:
             for tensor in file.tensors.values():
@@ -141,13 +140,18 @@ class GgufCheckpoint(Checkpoint):
         self.entries[name] = TensorEntry(block, list(tensor.shape), (tensor.start, tensor.start + tensor.num_bytes))
         self._stored[name], self._file_of[name] = tensor, file.path
         self._scaled[name] = tensor.name, 0
-        heads = self._heads_of.get(name.split(".")[-2])
-        if layout.are_rows_interleaved and heads is not None:
+        if layout.are_rows_interleaved and (module := name.split(".")[-2]) in ("q_proj", "k_proj"):
+            heads = self._heads_of(module, int(tensor.name.split(".")[1]))
             if heads < 1 or tensor.shape[0] % (2 * heads):
                 raise ConfigError(f"{file.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
             self._orders[name] = interleaved(tensor.shape[0], heads)
         if self._delta is not None and tensor.shape:
             self._add_orders(name, tensor, self._delta, str(file.path))
+
+    def _heads_of(self, module: str, layer: int) -> int:
+        key = f"{self._architecture}.attention.head_count"
+        heads = self._metadata.of_layer(key, layer, 1)
+        return heads if module == "q_proj" else self._metadata.of_layer(f"{key}_kv", layer, heads)
 
     def _add_orders(self, name: str, tensor: GgufTensor, heads: DeltaHeads, source: str) -> None:
         stored = name_in_layer(tensor.name)

@@ -107,6 +107,7 @@ TENSOR_LAYOUTS = (
         "llama": TensorLayout(
             LLAMA | {"ffn_gate_inp": "block_sparse_moe.gate"}, experts=MIXTRAL_EXPERTS, are_rows_interleaved=True
         ),
+        "deci": TensorLayout(LLAMA, are_rows_interleaved=True),
         "qwen2": TensorLayout(LLAMA),
         "qwen2vl": TensorLayout(LLAMA),
         "qwen3": TensorLayout(LLAMA | HEAD_NORMS),

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from ...model import GgufModel
-from ..layers import layer_types, tensors_are_in_layers
+from ..layers import feed_forward_lengths, layer_types, tensors_are_in_layers
 from ..rope import rope_fields
 
 GELU_TANH = "gelu_pytorch_tanh"
@@ -37,6 +37,21 @@ def mistral3(model: GgufModel, head_dim: int) -> dict[str, Any]:
     if model.text("rope.scaling.type", "none") == "yarn":
         return {"sliding_window": None}
     return {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
+
+
+def deci(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """A block without heads lacks attention, and one without a length the feed-forward."""
+    if (rotary_dim := model.whole("rope.dimension_count", head_dim)) != head_dim:
+        raise model.refused(f"rope.dimension_count={rotary_dim} is not supported with heads of {head_dim} elements")
+    blocks = []
+    for heads, kv_heads, length in zip(
+        model.heads_of_layers(), model.kv_heads(), feed_forward_lengths(model), strict=True
+    ):
+        if heads and (not kv_heads or heads % kv_heads):
+            raise model.refused(f"a layer with {heads} heads and {kv_heads} KV heads is not supported for deci")
+        attention = {"n_heads_in_group": heads // kv_heads} if heads else {"no_op": True}
+        blocks.append({"attention": attention, "ffn": {"intermediate_size": length} if length else {"no_op": True}})
+    return rope_fields(model, rotary_dim) | {"block_configs": blocks}
 
 
 def seed_oss(model: GgufModel, head_dim: int) -> dict[str, Any]:

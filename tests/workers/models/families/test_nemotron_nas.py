@@ -6,9 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from paged_serve.frontend.gguf.folder import make_folder
 from paged_serve.protocol.errors import ConfigError
 from paged_serve.workers.models.families.nemotron_nas import config
 
+from ....gguf_files import write_gguf
 from ...paged_loop import PagedLoop
 from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 from ..contract import check_ranks_and_isas, check_steps
@@ -92,6 +94,14 @@ def test_chunks_neighbours_ranks_and_instruction_sets_change_no_bit(options, tmp
     write_nemotron(tmp_path, llama(tmp_path))
     check_steps(tmp_path, "dot", options)
     check_ranks_and_isas(tmp_path, tmp_path, options)
+
+
+def test_a_gguf_file_has_the_bits_of_the_folder(tmp_path, make_pool):
+    folder, pool = tmp_path / "folder", make_pool()
+    write_nemotron(folder, llama(folder).bfloat16())
+    made = make_folder(write_gguf(folder, tmp_path / "model.gguf"), tmp_path / "made")
+    expected, found = (PagedLoop(ours(each, pool=pool)) for each in (folder, made))
+    assert torch.equal(found.prefill(found.row(PROMPT)), expected.prefill(expected.row(PROMPT)))
 
 
 def test_the_first_files_state_only_the_kv_heads_of_each_layer():
