@@ -60,7 +60,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_attention_heads: Size
     num_attention_heads_per_layer: list[Annotated[int, Meta(ge=1, le=MAX_SIZE)]] | None = None  # Laguna
     num_key_value_heads: Size | None = None
-    layers_in_names: list[int] | None = None  # Nemotron NAS: the block of each layer
+    layers_in_names: list[int | str] | None = None  # Nemotron NAS, Zamba2: where a block is several layers, or one part
     sizes_of_layers: list[Size] | None = None  # Nemotron NAS: the KV heads, or the elements of the feed-forward
     head_dim: Size | None = None
     vocab_size: Size
@@ -160,6 +160,10 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     mamba_d_conv: Size = 4
     mamba_expand: Size = 2
     mamba_d_ssm: Size | None = None  # Falcon-H1: elements of all heads; None: mamba_expand * hidden_size
+    num_mem_blocks: Size = 1  # Zamba2: blocks that layers share
+    use_shared_attention_adapter: bool = False
+    adapter_rank: Size = 128
+    use_mem_rope: bool = False
     mamba_rms_norm: bool = False
     mamba_norm_before_gate: bool = True
     lm_head_multiplier: Annotated[float, Meta(gt=0)] = 1.0

@@ -10,7 +10,7 @@ import torch
 from paged_serve.protocol.errors import ConfigError
 
 from .experts import NUM_SHARES, Experts
-from .layer_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions
+from .layer_options import AltUp, Disentangled, Latent, LayerInputs, LayerSizes, RelativePositions, SharedBlocks
 from .model_options import Activation, Biases, Caps, Embeddings, Multipliers, NormKind, QKNorm
 from .recurrent.recurrent import Recurrent
 from .rope_scaling import RopeScaling
@@ -67,7 +67,9 @@ class Geometry:
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
     is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
-    layers_in_names: tuple[int, ...] = ()  # per layer: its number in names of tensors. Empty: as in the decoder
+    layers_in_names: tuple[
+        int | str, ...
+    ] = ()  # per layer: what stands for it in names of tensors. Empty: as in the decoder
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
@@ -81,6 +83,7 @@ class Geometry:
     layers_with_one_kv_matrix: frozenset[int] = frozenset()  # values are the keys before norm and rotation
     layer_inputs: LayerInputs | None = None
     has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer
+    shared_blocks: SharedBlocks | None = None
     altup: AltUp | None = None  # tokens have several residual streams, which are float32
     # Per layer: gates of the feed-forward are kept as far as they exceed their mean by so many standard deviations.
     gate_cuts: tuple[float | None, ...] = ()  # None: as they are. Empty: in all layers

@@ -204,6 +204,16 @@ class LayerInputs:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedBlocks:
+    """Blocks of attention and a feed-forward that layers share (Zamba2, arXiv 2411.15242), in turn; each use changes
+    the projections by adapters of its own. Layers without a recurrence are uses."""
+
+    count: int
+    adapter_rank: int
+    adapts_attention: bool  # its queries, keys and values too, not only the feed-forward
+
+
+@dataclass(frozen=True, slots=True)
 class AltUp:
     """Alternating updates (arXiv 2301.13310): each token has several residual streams, of which a layer computes with
     the first and predicts the others. Beside attention there is a learned residual of low rank (arXiv 2411.07501)."""

@@ -49,6 +49,10 @@ class Ops(Protocol):
         """The data that all layers of a KV group share in one step: one object per view, opaque to the caller."""
         ...
 
+    def memory(self, role: str, like: Tensor, size: int) -> Tensor:
+        """[tokens, size] with any contents, for `like` [tokens, n]. Valid until the same role is requested again."""
+        ...
+
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         """`hidden` [tokens, hidden] normalised, in `out` if given; which may be `hidden`. Rows may be strided."""
         ...
@@ -61,7 +65,10 @@ class Ops(Protocol):
         ...
 
     def add(self, hidden: Tensor, delta: Tensor, multiplier: float = 1.0) -> None:
-        """Adds `multiplier` times `delta` to `hidden` in place. `delta` may be the result of `norm`."""
+        """Adds `multiplier` times `delta` to `hidden` in place. `delta` may be the result of `norm`.
+
+        Rows of `hidden` may be strided.
+        """
         ...
 
     def cap(self, logits: Tensor, cap: float) -> Tensor:
@@ -73,7 +80,10 @@ class Ops(Protocol):
         ...
 
     def scale(self, x: Tensor, factors: Tensor, out: Tensor | None = None) -> Tensor:
-        """`x` [tokens, n] times `factors` [n] float32, rounded once, in `out` if given; which may be `x`."""
+        """`x` [tokens, n] times `factors` [n] float32, rounded once, in `out` if given; which may be `x`.
+
+        Rows of `x` and `out` may be strided.
+        """
         ...
 
     def rotate_and_cache(

@@ -139,6 +139,7 @@ from .families.vaultgemma import VAULT_GEMMA
 from .families.xglm import XGLM
 from .families.xlm_roberta_xl import XLM_ROBERTA_XL
 from .families.youtu import YOUTU
+from .families.zamba2 import ZAMBA2
 
 FAMILIES = (
     LLAMA,
@@ -240,6 +241,7 @@ FAMILIES = (
     LFM2_MOE,
     LFM3,
     MAMBA2,
+    ZAMBA2,
     GRANITE_MOE_HYBRID,
     BAMBA,
     GLM4_MOE_LITE,

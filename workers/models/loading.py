@@ -39,6 +39,7 @@ from .readers.layer_reader import LayerReader
 from .readers.pooling_reader import label_layers, pooling_head
 from .registry import read_geometry
 from .residual_norm_decoder import ResidualNormAssembly
+from .shared_blocks.assembly import SharedBlockAssembly
 from .transformers_impl.choice import is_for_transformers, refusals_named
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def _of_family(load: Load, family: Family, geometry: Geometry, lora: LoraConfig 
     names = family.weight_names.found_in(checkpoint.entries).changed(checkpoint.own_names)
     check_experts(checkpoint, names, geometry)
     check_latent(checkpoint, names, geometry)
-    assembly = AltUpAssembly if geometry.altup else _assembly(family)
+    assembly = _assembly(family, geometry)
 
     def assembled(store: PackedStore | None) -> Model:
         source = matrix_source(path, checkpoint, config, dtype, load.pool, is_transposed=names.are_transposed)
@@ -151,7 +152,11 @@ def _of_transformers(
         return load_transformers_model(Load(path, config, group, on_progress, pool, backend), architectures)
 
 
-def _assembly(family: Family) -> type[Assembly]:
+def _assembly(family: Family, geometry: Geometry) -> type[Assembly]:
+    if geometry.altup is not None:
+        return AltUpAssembly
+    if geometry.shared_blocks is not None:
+        return SharedBlockAssembly
     if family.has_residual_norms:
         return ResidualNormAssembly
     if not family.is_bidirectional:
@@ -183,6 +188,8 @@ def _best_backend(config: ModelConfig, geometry: Geometry, pool: Pool | None) ->
     check_recurrent(geometry)
     if geometry.latent and geometry.latent.indexer:
         raise ConfigError(cuda.WITHOUT_INDEXER)
+    if geometry.shared_blocks:
+        raise ConfigError(cuda.WITHOUT_SHARED_BLOCKS)
     if geometry.attention_experts:
         raise ConfigError(cuda.WITHOUT_ATTENTION_EXPERTS)
     if cuda.computes(geometry):

@@ -1,7 +1,9 @@
 """Operations of some families on the results of a projection, as Linears that wrap it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..distributed.tensor_parallel import TensorParallelGroup
@@ -11,6 +13,15 @@ from ..layers.norm import Norm, RMSNorm
 from ..layers.ops import Ops
 
 Span = tuple[int, int]  # columns [start, stop)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """Two projections, one after the other."""
+
+    down: Linear
+    up: Linear
+    columns: int  # results of `up` on this rank
 
 
 class ClippedLinear:
@@ -54,6 +65,23 @@ class ScaledLinear:
     def __call__(self, x: Tensor) -> Tensor:
         projected = self._product(x)
         return self._ops.scale(projected, self._factors, out=projected)
+
+
+class AdaptedLinear:
+    """A product to whose columns the results of further products of low rank are added, after all are rounded."""
+
+    def __init__(self, product: Linear, adapters: Sequence[Adapter], ops: Ops, device: torch.device | str):
+        self._product = product
+        self._adapters = adapters
+        self._ops = ops
+        self._ones = torch.ones(sum(adapter.columns for adapter in adapters), device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        total, at = self._ops.scale(self._product(x), self._ones), 0  # a copy: the next product may overwrite it
+        for adapter in self._adapters:
+            self._ops.add(total[:, at : at + adapter.columns], adapter.up(adapter.down(x)))
+            at += adapter.columns
+        return total
 
 
 class NormedLinear:

@@ -25,6 +25,9 @@ class CpuOps:
     def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
         return KernelStep.of_views(views, self._heads)
 
+    def memory(self, role: str, like: Tensor, size: int) -> Tensor:
+        return self._buffers.take(role, len(like), size, like.dtype)
+
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         return self._normalise(hidden, None, 1.0, norm, out)
 

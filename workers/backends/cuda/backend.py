@@ -53,6 +53,7 @@ WITHOUT_EXPERTS = (
 )
 WITHOUT_INDEXER = "config.json: index_topk (sparse attention) has no CUDA kernels; use --device cpu"
 WITHOUT_ATTENTION_EXPERTS = "mixtures of attention heads have no CUDA kernels; use --device cpu"
+WITHOUT_SHARED_BLOCKS = "blocks that layers share (Zamba2) are not supported on CUDA; use --device cpu"
 WITHOUT_LATENT = "latent attention on CUDA must be bfloat16 or float16; use --dtype bfloat16 or --device cpu"
 WITHOUT_FP8 = ("sm_80", "sm_86", "sm_87", "sm_88")  # architectures of the kernels without fp8 products
 

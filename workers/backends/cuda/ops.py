@@ -32,6 +32,9 @@ class CudaOps:
     def start_step(self, views: Sequence[CacheView]) -> list[KernelStep]:
         return KernelStep.of_views(views, self._heads)
 
+    def memory(self, role: str, like: Tensor, size: int) -> Tensor:
+        return like.new_empty(len(like), size)
+
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         if out is None or (hidden.is_contiguous() and out.is_contiguous()):
             return self._normalised(hidden.contiguous(), norm, None, out)

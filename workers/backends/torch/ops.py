@@ -44,6 +44,9 @@ class TorchOps:
         )
         return [_step(view, cosines, sines, scales) for view in views]
 
+    def memory(self, role: str, like: Tensor, size: int) -> Tensor:
+        return like.new_empty(len(like), size)
+
     def norm(self, hidden: Tensor, norm: Norm, out: Tensor | None = None) -> Tensor:
         return norm(hidden) if out is None else out.copy_(norm(hidden))
 

@@ -4,9 +4,9 @@ from ...geometry.geometry import Geometry
 
 
 class LayerNumber(int):
-    """A layer's number in the decoder; as text it is the number in the names of tensors."""
+    """A layer's number in the decoder; as text it is what stands for the layer in the names of tensors."""
 
-    in_names: int
+    in_names: int | str
 
     def __format__(self, spec: str) -> str:
         return format(self.in_names, spec)

@@ -116,6 +116,21 @@ class AltUpNames:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedBlockNames:
+    """Names of the adapters of shared blocks, where a second `{}` stands for the use, and of what follows a use."""
+
+    query_down: str = "model.layers.{}.shared_transformer.self_attn.linear_q_adapter_list.{}.0"
+    query_up: str = "model.layers.{}.shared_transformer.self_attn.linear_q_adapter_list.{}.1"
+    key_down: str = "model.layers.{}.shared_transformer.self_attn.linear_k_adapter_list.{}.0"
+    key_up: str = "model.layers.{}.shared_transformer.self_attn.linear_k_adapter_list.{}.1"
+    value_down: str = "model.layers.{}.shared_transformer.self_attn.linear_v_adapter_list.{}.0"
+    value_up: str = "model.layers.{}.shared_transformer.self_attn.linear_v_adapter_list.{}.1"
+    gate_up_down: str = "model.layers.{}.shared_transformer.feed_forward.gate_up_proj_adapter_list.{}.0"
+    gate_up_up: str = "model.layers.{}.shared_transformer.feed_forward.gate_up_proj_adapter_list.{}.1"
+    leaving: str = "model.layers.{}.linear"
+
+
+@dataclass(frozen=True, slots=True)
 class WeightNames:
     """Tensor names in a checkpoint; `{}` stands for the layer. The defaults are the names that most families use.
 
@@ -171,6 +186,7 @@ class WeightNames:
     lightning: LightningNames = LIGHTNING_NAMES
     layer_inputs: LayerInputNames = LayerInputNames()
     altup: AltUpNames = AltUpNames()
+    shared_blocks: SharedBlockNames = SharedBlockNames()
     differential: str = ""  # differential attention: q1, k1, q2 and k2 follow, vectors of the factor
     sinks: str = ""  # a vector with one sink per head; "": no sinks
     relative_bias: str = ""  # relative positions: the table [buckets, heads] that all layers share
@@ -208,11 +224,11 @@ class WeightNames:
 
     def norms(self, *, is_recurrent: bool, has_experts: bool, lone_part: str = "") -> NormNames:
         """Of a layer; `lone_part`: its only part, which has one norm."""
+        if is_recurrent and self.recurrent_norms is not None:
+            return self.recurrent_norms
         if lone_part:
             is_mixer = lone_part == "mixer" or not self.mlp_norm
             return NormNames(self.attention_norm if is_mixer else self.mlp_norm, "")
-        if is_recurrent and self.recurrent_norms is not None:
-            return self.recurrent_norms
         if has_experts and self.expert_norms is not None:
             return self.expert_norms
         return NormNames(self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm)
@@ -229,7 +245,7 @@ class WeightNames:
         """These names, of which those that begin with `old` begin with `new` instead."""
         recurrent = ("mamba1", "mamba2", "gated_delta", "lightning", "recurrent_norms")
         experts = ("experts", "expert_norms", "attention_experts")
-        names = (*experts, "short_convolution", "latent", *recurrent, "layer_inputs", "altup")
+        names = (*experts, "short_convolution", "latent", *recurrent, "layer_inputs", "altup", "shared_blocks")
         parts: dict[str, Any] = {name: getattr(self, name) for name in names}
         parts = {name: replace(part, **_begun(old, new, asdict(part))) for name, part in parts.items() if part}
         unused = tuple(new + each.removeprefix(old) if each.startswith(old) else each for each in self.unused_prefixes)

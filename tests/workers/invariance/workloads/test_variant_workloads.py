@@ -15,7 +15,7 @@ from .variant_workload import draw_variant_workload
 
 __all__ = ["load"]  # the fixture
 
-SLICES = {"mamba2": (73, 78), "qwen3-next": (12, 16), "deepseek-v3.2": (12, 16)}
+SLICES = {"mamba2": (73, 78), "zamba2": (12, 16), "qwen3-next": (12, 16), "deepseek-v3.2": (12, 16)}
 IN_FP8 = (
     *(
         "qwen3-moe in fp8-16",

@@ -43,6 +43,9 @@ from paged_serve.workers.models.registry import family_of, read_geometry
         ("NemotronHForCausalLM", {"block_configs": [{}]}, "block_configs=.* is not supported for Nemotron-H"),
         ("SolarOpenForCausalLM", {"use_qk_norm": True}, "use_qk_norm=True is not supported for Solar Open"),
         ("AfmoeForCausalLM", {"num_expert_groups": 2}, "num_expert_groups=2 is not supported for AFMoE"),
+        ("Zamba2ForCausalLM", {"use_long_context": True}, "use_long_context=True is not supported for Zamba2"),
+        ("Zamba2ForCausalLM", {"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported for Zamba2"),
+        ("Zamba2ForCausalLM", {"layers_block_type": ["mamba"]}, "must be a list of mamba and hybrid, which has both"),
         ("AfmoeForCausalLM", {"score_func": "softmax"}, "score_func=softmax is not supported for AFMoE"),
     ],
 )

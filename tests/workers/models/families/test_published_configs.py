@@ -69,6 +69,7 @@ NOT_AT_HAND = {
     "BailingHybridForCausalLM",
     "BailingMoeV3ForCausalLM",
     "DiffLlamaForCausalLM",
+    "Zamba2ForCausalLM",
     "JetMoeForCausalLM",
     "MiniMaxForCausalLM",
     "MiniMaxText01ForCausalLM",
