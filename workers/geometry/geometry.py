@@ -67,9 +67,7 @@ class Geometry:
     recurrent: tuple[Recurrent | None, ...] = ()  # per layer; None: its mixer is attention. Empty: all are
     is_beside_attention: bool = False  # recurrent layers have attention too, and the sum of both outputs
     lone_parts: tuple[Part, ...] = ()  # per layer: its only part. Empty: all layers have a mixer, then a feed-forward
-    layers_in_names: tuple[
-        int | str, ...
-    ] = ()  # per layer: what stands for it in names of tensors. Empty: as in the decoder
+    layers_in_names: tuple[int | str, ...] = ()  # per layer: what stands for it in names. Empty: as in the decoder
     latent: Latent | None = None  # latent attention: the cache has one KV head of head_dim = kv_rank + rope_dim
     layer_sizes: tuple[LayerSizes, ...] = ()  # see of_layer; empty: all layers have the same
     kv_sources: tuple[int, ...] = ()  # per layer: that whose keys and values it reads. Empty: each its own
