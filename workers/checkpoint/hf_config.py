@@ -164,6 +164,7 @@ class HFConfig(msgspec.Struct, frozen=True, kw_only=True):
     use_shared_attention_adapter: bool = False
     adapter_rank: Size = 128
     use_mem_rope: bool = False
+    num_loops: int = 1  # Ouro
     mamba_rms_norm: bool = False
     mamba_norm_before_gate: bool = True
     lm_head_multiplier: Annotated[float, Meta(gt=0)] = 1.0

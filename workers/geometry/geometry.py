@@ -82,6 +82,7 @@ class Geometry:
     layer_inputs: LayerInputs | None = None
     has_layer_scalars: bool = False  # the residual stream is multiplied by a number after each layer
     shared_blocks: SharedBlocks | None = None
+    num_loops: int = 1  # of num_layers: passes through the layers of the checkpoint
     altup: AltUp | None = None  # tokens have several residual streams, which are float32
     # Per layer: gates of the feed-forward are kept as far as they exceed their mean by so many standard deviations.
     gate_cuts: tuple[float | None, ...] = ()  # None: as they are. Empty: in all layers

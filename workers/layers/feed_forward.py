@@ -112,10 +112,11 @@ class InputGate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerEnd:
-    """What follows the feed-forward of a layer: its own input, a factor of hidden states."""
+    """What follows the feed-forward of a layer: its own input, a factor of hidden states, a norm that replaces them."""
 
     input_gate: InputGate | None = None
     scalar: Tensor | None = None  # [hidden] float32, all the same
+    norm: Norm | None = None
 
     def __call__(self, hidden: Tensor, own: Tensor | None, ops: Ops, returned: Callable[[Tensor], Tensor]) -> None:
         """Changes `hidden` in place; `own` [all tokens, size], whose rows may be strided, are the layer's inputs.
@@ -126,6 +127,8 @@ class LayerEnd:
             self.input_gate(hidden, returned(own), ops)
         if self.scalar is not None:
             ops.scale(hidden, self.scalar, out=hidden)
+        if self.norm is not None:
+            ops.norm(hidden, self.norm, out=hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -116,6 +116,7 @@ from .families.olmo_hybrid import OLMO_HYBRID
 from .families.olmoe import OLMOE
 from .families.opt import OPT
 from .families.orion import ORION
+from .families.ouro import OURO
 from .families.pangu import PANGU, PANGU_ULTRA
 from .families.persimmon import PERSIMMON
 from .families.phi import PHI
@@ -265,6 +266,7 @@ FAMILIES = (
     DEEPSEEK_MOE,
     MIMO,
     ORION,
+    OURO,
     IQUEST_CODER,
     PANGU,
     PANGU_ULTRA,

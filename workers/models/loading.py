@@ -40,6 +40,7 @@ from .readers.pooling_reader import label_layers, pooling_head
 from .registry import read_geometry
 from .residual_norm_decoder import ResidualNormAssembly
 from .shared_blocks.assembly import SharedBlockAssembly
+from .shared_blocks.looped import LoopedAssembly
 from .transformers_impl.choice import is_for_transformers, refusals_named
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,8 @@ def _assembly(family: Family, geometry: Geometry) -> type[Assembly]:
         return AltUpAssembly
     if geometry.shared_blocks is not None:
         return SharedBlockAssembly
+    if geometry.num_loops > 1:
+        return LoopedAssembly
     if family.has_residual_norms:
         return ResidualNormAssembly
     if not family.is_bidirectional:

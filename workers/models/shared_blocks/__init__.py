@@ -1,1 +1,1 @@
-"""Decoders whose layers share blocks of attention and a feed-forward (Zamba2). Open decoder.py first."""
+"""Decoders that use weights several times: blocks between layers (Zamba2, decoder.py), all layers (Ouro, looped.py)."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from ...paged_loop import PagedLoop
 from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
+from ..contract import check_ranks_and_isas, check_steps
 
 PROMPT = random_tokens(100)
 Fields, Tensors = dict[str, Any], dict[str, torch.Tensor]
@@ -155,6 +157,28 @@ def stablelm_epoch(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
     return moved(config, {"layer_norm_eps": "norm_eps"}) | own, tensors
 
 
+def ouro(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    """The second three of six layers are the first three again."""
+    repeated = tuple(f"model.layers.{layer}." for layer in (3, 4, 5))
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(repeated)}
+    generator = torch.Generator().manual_seed(5)
+    for layer in range(3):
+        for name in ("input_layernorm_2", "post_attention_layernorm_2"):
+            tensors[f"model.layers.{layer}.{name}.weight"] = 1 + 0.3 * torch.randn(64, generator=generator)
+    tensors |= {"model.early_exit_gate.weight": torch.ones(1, 64), "model.early_exit_gate.bias": torch.ones(1)}
+    more = {"num_hidden_layers": 3, "total_ut_steps": 2, "early_exit_threshold": 1.0}
+    return config | more, tensors
+
+
+def repeat_layers(model: Any, tensors: Tensors) -> None:
+    for number, layer in enumerate(model.model.layers):
+        stored = number % 3
+        layer.load_state_dict(model.model.layers[stored].state_dict())
+        for module, name in ((layer.self_attn, "input_layernorm_2"), (layer.mlp, "post_attention_layernorm_2")):
+            module.register_forward_hook(normalise(tensors[f"model.layers.{stored}.{name}.weight"]))
+    model.model.layers[2].register_forward_hook(normalise(tensors["model.norm.weight"]))
+
+
 def unchanged(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
     return config, tensors
 
@@ -178,21 +202,34 @@ CASES = (
     Case("InternLMForCausalLM", "llama-attention-biased", internlm, {}),
     Case("StableLMEpochForCausalLM", "stablelm", stablelm_epoch, {}),
     Case("PanguEmbeddedForCausalLM", "llama-attention-biased", pangu, {}),
+    Case("OuroForCausalLM", "llama-even", ouro, {"num_hidden_layers": 6}, repeat_layers),
     Case("PanguUltraMoEForCausalLM", "deepseek-v3", pangu_ultra, ONE_GROUP, add_post_norms),
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.architecture)
-def test_float32_logits_agree_with_those_of_the_changed_reference(case, tmp_path, pools):
-    write_checkpoint(case.variant, tmp_path, fields=case.fields)
-    model = transformers_model(tmp_path)
-    settings, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+def written(case: Case, folder: Path) -> Any:
+    """Write what is published to `folder`; returns the changed reference."""
+    write_checkpoint(case.variant, folder, fields=case.fields)
+    model = transformers_model(folder)
+    settings, weights = folder / "config.json", folder / "model.safetensors"
     config, tensors = case.write(json.loads(settings.read_text()), load_file(weights))
     settings.write_text(json.dumps(config | {"architectures": [case.architecture]}))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights, {"format": "pt"})
     case.change(model, tensors)
-    expected = reference_logits(model, PROMPT)
+    return model
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.architecture)
+def test_float32_logits_agree_with_those_of_the_changed_reference(case, tmp_path, pools):
+    expected = reference_logits(written(case, tmp_path), PROMPT)
     for pool in pools:
         loop = PagedLoop(ours(tmp_path, pool=pool))
         found = loop.prefill(loop.row(PROMPT), chunk=64)
         assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_layers_that_run_several_times_have_the_same_bits_in_any_step_and_on_any_ranks(options, tmp_path):
+    written(next(case for case in CASES if case.architecture == "OuroForCausalLM"), tmp_path)
+    check_steps(tmp_path, "dot", options)
+    check_ranks_and_isas(tmp_path, tmp_path, options)

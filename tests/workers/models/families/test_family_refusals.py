@@ -46,6 +46,8 @@ from paged_serve.workers.models.registry import family_of, read_geometry
         ("Zamba2ForCausalLM", {"use_long_context": True}, "use_long_context=True is not supported for Zamba2"),
         ("Zamba2ForCausalLM", {"tie_word_embeddings": False}, "tie_word_embeddings=False is not supported for Zamba2"),
         ("Zamba2ForCausalLM", {"layers_block_type": ["mamba"]}, "must be a list of mamba and hybrid, which has both"),
+        ("OuroForCausalLM", {"early_exit_threshold": 0.5}, "early_exit_threshold=0.5 is not supported for Ouro"),
+        ("OuroForCausalLM", {"num_hidden_layers": 2, "total_ut_steps": 0}, "total_ut_steps=0 must be at least 1"),
         ("AfmoeForCausalLM", {"score_func": "softmax"}, "score_func=softmax is not supported for AFMoE"),
     ],
 )
