@@ -13,6 +13,7 @@ from .families.bamba import BAMBA
 from .families.bert import BERT
 from .families.bitnet import BITNET
 from .families.bloom import BLOOM
+from .families.chatglm import CHATGLM
 from .families.codegen import CODEGEN
 from .families.cohere import COHERE, COHERE2
 from .families.cohere2_moe import COHERE2_MOE
@@ -123,6 +124,7 @@ from .families.phi import PHI
 from .families.phi3 import PHI3
 from .families.phi4_multimodal import PHI4_MULTIMODAL
 from .families.phimoe import PHIMOE
+from .families.qwen import QWEN
 from .families.qwen2 import QWEN2
 from .families.qwen3 import QWEN3
 from .families.qwen3_5 import QWEN3_5, QWEN3_5_MOE
@@ -146,6 +148,7 @@ FAMILIES = (
     LLAMA,
     MLLAMA,
     MISTRAL,
+    QWEN,
     QWEN2,
     QWEN3,
     PHI3,
@@ -200,6 +203,7 @@ FAMILIES = (
     OLMO,
     OLMO2,
     OLMO3,
+    CHATGLM,
     GLM,
     GLM4,
     EXAONE,

@@ -10,6 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from paged_serve.workers.models.registry import read_geometry
+
 from ...paged_loop import PagedLoop
 from ...tiny_models.checkpoints import ours, random_tokens, reference_logits, transformers_model, write_checkpoint
 from ..contract import check_ranks_and_isas, check_steps
@@ -48,10 +50,15 @@ def moved(config: Fields, names: dict[str, str]) -> Fields:
     return {names.get(name, name): value for name, value in config.items()}
 
 
-def ling(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+def with_one_matrix(tensors: Tensors, whole: str) -> None:
+    """Of queries, keys and values, and of their biases."""
     for name in [name for name in tensors if "self_attn.q_proj" in name]:
         parts = [tensors.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
-        tensors[name.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+        tensors[name.replace("self_attn.q_proj", whole)] = torch.cat(parts)
+
+
+def ling(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    with_one_matrix(tensors, "attention.query_key_value")
     names = {
         "n_routed_experts": "num_experts",
         "attention_bias": "use_qkv_bias",
@@ -179,6 +186,52 @@ def repeat_layers(model: Any, tensors: Tensors) -> None:
     model.model.layers[2].register_forward_hook(normalise(tensors["model.norm.weight"]))
 
 
+QWEN = (
+    ("model.embed_tokens", "transformer.wte"),
+    ("model.norm", "transformer.ln_f"),
+    ("model.layers", "transformer.h"),
+    ("input_layernorm", "ln_1"),
+    ("post_attention_layernorm", "ln_2"),
+    ("self_attn.o_proj", "attn.c_proj"),
+    ("mlp.gate_proj", "mlp.w2"),
+    ("mlp.up_proj", "mlp.w1"),
+    ("mlp.down_proj", "mlp.c_proj"),
+)
+CHATGLM = (
+    ("model.embed_tokens", "transformer.embedding.word_embeddings"),
+    ("model.norm", "transformer.encoder.final_layernorm"),
+    ("model.layers", "transformer.encoder.layers"),
+    ("lm_head", "transformer.output_layer"),
+    ("self_attn.o_proj", "self_attention.dense"),
+    ("mlp.gate_up_proj", "mlp.dense_h_to_4h"),
+    ("mlp.down_proj", "mlp.dense_4h_to_h"),
+)
+
+
+def qwen(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    with_one_matrix(tensors, "attn.c_attn")
+    names = {"rms_norm_eps": "layer_norm_epsilon"}
+    more = {"rotary_emb_base": config.pop("rope_parameters")["rope_theta"], "kv_channels": 16, "seq_length": 256}
+    return moved(config, names) | more | {"intermediate_size": 2 * config["intermediate_size"]}, renamed(tensors, QWEN)
+
+
+def chatglm(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
+    with_one_matrix(tensors, "self_attention.query_key_value")
+    names = {
+        "num_hidden_layers": "num_layers",
+        "intermediate_size": "ffn_hidden_size",
+        "head_dim": "kv_channels",
+        "rms_norm_eps": "layernorm_epsilon",
+        "attention_bias": "add_qkv_bias",
+        "max_position_embeddings": "seq_length",
+        "num_key_value_heads": "multi_query_group_num",
+        "vocab_size": "padded_vocab_size",
+    }
+    ratio = config.pop("rope_parameters")["rope_theta"] / 10_000
+    more = {"multi_query_attention": True, "rope_ratio": ratio, "vocab_size": 65_024}
+    return moved(config, names) | more, renamed(tensors, CHATGLM)
+
+
 def unchanged(config: Fields, tensors: Tensors) -> tuple[Fields, Tensors]:
     return config, tensors
 
@@ -202,6 +255,9 @@ CASES = (
     Case("InternLMForCausalLM", "llama-attention-biased", internlm, {}),
     Case("StableLMEpochForCausalLM", "stablelm", stablelm_epoch, {}),
     Case("PanguEmbeddedForCausalLM", "llama-attention-biased", pangu, {}),
+    Case("QWenLMHeadModel", "qwen2", qwen, {"num_key_value_heads": 4}),
+    Case("ChatGLMModel", "glm", chatglm, {}),
+    Case("ChatGLMForConditionalGeneration", "glm", chatglm, {"num_key_value_heads": 1}),
     Case("OuroForCausalLM", "llama-even", ouro, {"num_hidden_layers": 6}, repeat_layers),
     Case("PanguUltraMoEForCausalLM", "deepseek-v3", pangu_ultra, ONE_GROUP, add_post_norms),
 )
@@ -233,3 +289,13 @@ def test_layers_that_run_several_times_have_the_same_bits_in_any_step_and_on_any
     written(next(case for case in CASES if case.architecture == "OuroForCausalLM"), tmp_path)
     check_steps(tmp_path, "dot", options)
     check_ranks_and_isas(tmp_path, tmp_path, options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "positions"), [({}, 256), ({"use_dynamic_ntk": False, "use_logn_attn": False}, 512)]
+)
+def test_the_context_of_qwen_1_ends_where_scores_would_be_scaled(fields, positions, tmp_path):
+    written(next(case for case in CASES if case.architecture == "QWenLMHeadModel"), tmp_path)
+    settings = tmp_path / "config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | fields))
+    assert read_geometry(tmp_path)[1].max_position_embeddings == positions

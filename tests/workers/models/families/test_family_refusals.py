@@ -48,6 +48,8 @@ from paged_serve.workers.models.registry import family_of, read_geometry
         ("Zamba2ForCausalLM", {"layers_block_type": ["mamba"]}, "must be a list of mamba and hybrid, which has both"),
         ("OuroForCausalLM", {"early_exit_threshold": 0.5}, "early_exit_threshold=0.5 is not supported for Ouro"),
         ("OuroForCausalLM", {"num_hidden_layers": 2, "total_ut_steps": 0}, "total_ut_steps=0 must be at least 1"),
+        ("QWenLMHeadModel", {"no_bias": False}, "no_bias=False is not supported for Qwen 1"),
+        ("ChatGLMModel", {"vision_config": {}}, "vision_config={} is not supported for ChatGLM"),
         ("AfmoeForCausalLM", {"score_func": "softmax"}, "score_func=softmax is not supported for AFMoE"),
     ],
 )
