@@ -11,6 +11,7 @@ from .families.bailing_hybrid import BAILING_HYBRID
 from .families.bailing_moe import BAILING_MOE, BAILING_MOE_V2, SARVAM_MOE
 from .families.bamba import BAMBA
 from .families.bert import BERT
+from .families.biogpt import BIOGPT
 from .families.bitnet import BITNET
 from .families.bloom import BLOOM
 from .families.chatglm import CHATGLM
@@ -115,6 +116,7 @@ from .families.olmo2 import OLMO2
 from .families.olmo3 import OLMO3
 from .families.olmo_hybrid import OLMO_HYBRID
 from .families.olmoe import OLMOE
+from .families.openai_gpt import OPENAI_GPT
 from .families.opt import OPT
 from .families.orion import ORION
 from .families.ouro import OURO
@@ -166,6 +168,8 @@ FAMILIES = (
     STARCODER2,
     OPT,
     XGLM,
+    BIOGPT,
+    OPENAI_GPT,
     MODERNBERT_DECODER,
     PERSIMMON,
     GPT2,

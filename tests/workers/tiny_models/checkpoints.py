@@ -43,6 +43,7 @@ SHAPE: dict[str, Any] = {
 }
 CLASSES = {
     "GPT2": "GPT2LMHeadModel",
+    "OpenAIGPT": "OpenAIGPTLMHeadModel",
     "Llama4Text": "Llama4ForCausalLM",
     "Qwen3_5Text": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
@@ -118,6 +119,7 @@ def _make(folder: Path, variant: str, dtype: torch.dtype, fields: tuple[tuple[st
         family = options.pop("family")
         if family in (
             "GPT2",
+            "OpenAIGPT",
             "GPTBigCode",
             "GPTJ",
             "CodeGen",

@@ -11,5 +11,9 @@ UNGATED_VARIANTS: dict[str, dict[str, Any]] = {
     },
     "xglm": {"family": "XGLM", "ffn_dim": 96, "pad_token_id": 1, "bos_token_id": 0, "tie_word_embeddings": False},
     "xglm-unscaled": {"family": "XGLM", "ffn_dim": 96, "scale_embedding": False, "activation_function": "relu"},
+    "biogpt": {"family": "BioGpt", "tie_word_embeddings": False},
+    "biogpt-unscaled": {"family": "BioGpt", "scale_embedding": False, "hidden_act": "relu"},
+    "openai-gpt": {"family": "OpenAIGPT", "n_positions": 512},
+    "openai-gpt-relu": {"family": "OpenAIGPT", "n_positions": 200, "afn": "relu", "tie_word_embeddings": False},
     "persimmon-without-norms": {"family": "Persimmon", "qk_layernorm": False, "hidden_act": "gelu"},
 }

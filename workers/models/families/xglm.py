@@ -19,17 +19,22 @@ FIRST_POSITION = NAMES.first_position
 def config(fields: dict[str, Any]) -> dict[str, Any]:
     need("XGLM", fields, add_cross_attention=False, is_encoder_decoder=False)
     names = {"d_model": "hidden_size", "num_layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}
-    defaults = {"hidden_act": "gelu", "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "embedding_multiplier": 1.0}
+    defaults = {"hidden_act": "gelu", "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
     found = renamed(fields, FIELDS | names, **defaults) | {"num_key_value_heads": None}
     if isinstance(padding := fields.get("pad_token_id"), int) and padding >= FIRST_POSITION:
         raise ConfigError(
             f"config.json: pad_token_id={padding} must be less than {FIRST_POSITION} for XGLM, as the position in its "
             "place has no vector"
         )
-    size = found.get("hidden_size")
-    if fields.get("scale_embedding", True) and isinstance(size, int) and size > 0:
-        found["embedding_multiplier"] = math.sqrt(size)
-    return found
+    return with_scale(found)
+
+
+def with_scale(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with the factor of embeddings, unless `scale_embedding` is false."""
+    size, is_scaled = fields.get("hidden_size"), fields.get("scale_embedding", True)
+    if not is_scaled or not isinstance(size, int) or size < 1:  # such a size is refused under its own name
+        return fields | {"embedding_multiplier": 1.0}
+    return fields | {"embedding_multiplier": math.sqrt(size)}
 
 
 def multipliers(config: HFConfig, _: torch.dtype) -> Multipliers:

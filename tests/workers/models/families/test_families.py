@@ -80,7 +80,7 @@ def test_float32_logits_agree_with_transformers(variant, by_torch, tmp_path, poo
         *nightly("stablelm-qk-norm", "phi-qk-norm", "cohere-qk-norm", "olmo-clipped"),
         *nightly("gpt-neo", "codegen", "gpt-neox-in-turn", "gptj", "falcon-two-norms", "phi", "stablelm", "cohere"),
         *nightly("cohere2", "olmo", "olmo2", "olmo3", "glm", "exaone4", "phi3-partial"),
-        *nightly("apertus1p5", "lara-mini", "zamba2-rotated"),
+        *nightly("apertus1p5", "lara-mini", "zamba2-rotated", "biogpt"),
         *nightly("apertus", "laguna", "mimo-v2", "longcat-flash", "persimmon", "xglm", "dbrx", "modernbert-decoder"),
         *nightly("flint", "mllama", "phi4-multimodal", "cohere-compass", "bitnet", "aria", "kolibri1", "axk1"),
     ],
@@ -113,6 +113,7 @@ HALF_NIGHTLY = (
     *("apertus1p5", "lara-mini"),
     "persimmon-without-norms",
     "xglm",
+    "biogpt",
     "modernbert-decoder",
     "diffllama-grouped",
 )
@@ -148,7 +149,7 @@ def test_half_precision_is_more_accurate_than_in_transformers(variant, dtype, tm
     assert max(map(median, ratios)) < 1
 
 
-@pytest.mark.parametrize("variant", ["opt-350m", pytest.param("gpt-neo", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("variant", ["opt-350m", *nightly("gpt-neo", "openai-gpt")])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_as_accurate_as_in_transformers(variant, dtype, tmp_path, pools):
     """Ours rounds no less often: with post-norms each norm and the last projection round the residual in both, and
