@@ -1,17 +1,17 @@
 """One setting of the configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """`flags[0]` gives all its names: --max-num-seqs, PAGED_SERVE_MAX_NUM_SEQS, `max-num-seqs = 64`."""
 
-    group: str
     key: str  # layer.field of Config
-    flags: tuple[str, ...]
     help: str
     metavar: str = ""  # "" means: the type's choices
+    flags: tuple[str, ...] = ()  # (): the field's name as a flag
+    group: str = ""  # heading in the help, set by `in_group`
     extra_environment: str = ""  # the name that another server uses
     off_flags: tuple[str, ...] = ()  # further flags that turn a switch off, besides --no-…
     is_list: bool = False  # entries have no commas, so `a,b` and `["a", "b"]` are two entries
@@ -24,6 +24,15 @@ class Setting:
     @property
     def environment(self) -> str:
         return "PAGED_SERVE_" + self.name.replace("-", "_").upper()
+
+
+def in_group(group: str, *settings: Setting) -> tuple[Setting, ...]:
+    """The settings under the heading `group`, each with its flags."""
+    return tuple(replace(each, group=group, flags=each.flags or (_flag_of(each.key),)) for each in settings)
+
+
+def _flag_of(key: str) -> str:
+    return "--" + key.partition(".")[2].replace("_", "-")
 
 
 def as_given(name: str, origin: str) -> str:
