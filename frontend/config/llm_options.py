@@ -18,7 +18,6 @@ from .vllm.options import ALIASES, INSTEAD, NO_EFFECT, OF_ENGINE
 from .words import hint
 
 _OF_VLLM = NO_EFFECT | OF_ENGINE
-_DTYPES = {"half": "float16", "float": "float32"}
 
 
 def config_of(model: str | os.PathLike[str], options: Mapping[str, Any]) -> Config:
@@ -58,9 +57,8 @@ def _path_text(value: Any) -> Any:
 def _converted(name: str, layer: str, key: str, value: Any) -> Any:
     value = _path_text(value)
     if key == "dtype":
-        text = str(value).removeprefix("torch.")
-        value = _DTYPES.get(text, text)
-    elif key in ("override_generation_config", "default_chat_template_kwargs") and isinstance(value, Mapping):
+        value = str(value).removeprefix("torch.")
+    if key in ("override_generation_config", "default_chat_template_kwargs") and isinstance(value, Mapping):
         value = msgspec.json.encode(value).decode()
     elif isinstance(value, str) and (aliases := ALIASES.get(f"{layer}.{key}")) is not None:
         value = aliases.get(value, value)

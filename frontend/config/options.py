@@ -34,7 +34,6 @@ LOG_FORMATS = ("text", "json")
 TEST_PREFIX = PREFIX + "TEST_"
 # Kubernetes sets these in every container when a service is called paged-serve.
 _OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
-DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -249,8 +248,6 @@ def _read(kind: Any, key: str, value: Any) -> Any:
         return [value] if typing.get_origin(kind) is tuple and not isinstance(value, (list, tuple)) else value
     if typing.get_origin(kind) is tuple:
         return [value]
-    if key == "model.dtype":
-        return DTYPE_ALIASES.get(value, value)
     value = ALIASES.get(key, {}).get(value, value)
     if key == "model.max_model_len" and value in ("auto", "-1"):
         return None

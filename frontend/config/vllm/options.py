@@ -6,9 +6,12 @@ Their names are those of the keyword arguments; a flag has dashes in place of un
 from typing import Any
 
 ANY: tuple[Any, ...] = ()  # no value has an effect
-# By the key in Config: vLLM's names of kernels or kinds of a format, which stand for the format.
+# By the key in Config: vLLM's names of data types, and of kernels or kinds of a format, which stand for the format.
 MODELOPT = dict.fromkeys(("modelopt_fp4", "modelopt_mixed"), "modelopt")
-ALIASES = {"model.quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq", **MODELOPT}}
+ALIASES = {
+    "model.dtype": {"half": "float16", "float": "float32"},
+    "model.quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq", **MODELOPT},
+}
 NO_EFFECT: dict[str, tuple[Any, ...]] = {  # of LLM and of `serve`: the values that have no effect
     "additional_config": ({},),
     "allowed_local_media_path": ("",),
