@@ -266,7 +266,7 @@ def test_an_unsupported_configuration_is_refused_by_name(tmp_path, changes, comp
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        ("BioGptForCausalLM", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}),
+        ("CodeGen2ForCausalLM", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}),
         ("CTRLLMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 8}),
         ("RwkvForCausalLM", {"attention_hidden_size": 64, "hidden_size": 64}),
         ("T5GemmaForCausalLM", PLAIN | {"hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64}),
