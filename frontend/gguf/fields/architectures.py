@@ -8,7 +8,7 @@ from ..model import GgufModel
 from .families import dense, encoders, expert_families, experts, gemma, latent, recurrent, windowed_experts
 from .families.dense import nothing_more
 
-Heads = Literal["usual", "latent", "of_some_layers", "of_layers", "of_kinds", "of_blocks", "none"]
+Heads = Literal["usual", "latent", "of_some_layers", "of_layers", "of_kinds", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ ARCHITECTURES = {
     "phi3": Architecture("Phi3ForCausalLM", "phi3", dense.phi3, is_partial=True),
     "glm4": Architecture("Glm4ForCausalLM", "glm4", dense.glm4, is_partial=True),
     "chatglm": Architecture("GlmForCausalLM", "glm", dense.glm, is_partial=True),
-    "deci": Architecture("DeciLMForCausalLM", "nemotron-nas", dense.deci, heads="of_blocks"),
+    "deci": Architecture("DeciLMForCausalLM", "nemotron-nas", dense.deci, heads="of_kinds"),
     "granite": Architecture("GraniteForCausalLM", "granite", dense.granite),
     "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", dense.smollm3),
     "olmo": Architecture("OlmoForCausalLM", "olmo", dense.olmo),

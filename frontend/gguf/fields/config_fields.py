@@ -40,13 +40,13 @@ def _sizes(model: GgufModel, architecture: Architecture) -> dict[str, Any]:
     hidden_size = model.whole("embedding_length")
     if architecture.heads == "none":
         return {"hidden_size": hidden_size}
-    differ = architecture.heads in ("of_layers", "of_blocks")
+    differ = architecture.heads in ("of_layers", "of_kinds")
     heads = max(model.heads_of_layers()) if differ else model.whole("attention.head_count")
     if heads < 1 or hidden_size < 1:
         raise model.refused(f"attention.head_count={heads} and embedding_length={hidden_size} must be at least 1")
     head_dim = model.whole("attention.key_length", hidden_size // heads)
     rotary_dim = model.whole("rope.dimension_count", head_dim)
-    if architecture.heads in ("of_kinds", "of_blocks"):  # the architecture's own fields say the rest
+    if architecture.heads == "of_kinds":  # the architecture's own fields say the rest
         return {"hidden_size": hidden_size, "num_attention_heads": heads, "head_dim": head_dim}
     if architecture.heads != "latent":
         _check_heads(model, architecture, head_dim, rotary_dim)

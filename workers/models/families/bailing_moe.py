@@ -10,12 +10,12 @@ from typing import Any
 from ...checkpoint.hf_config import HFConfig
 from ...geometry.experts import Experts
 from ...geometry.model_options import QKNorm
-from ..names.weight_names import ExpertNames, WeightNames
+from ..names.weight_names import WeightNames
 from . import glm4_moe
 from .expert_layers import in_chosen_layers
 from .family import Family, biases_of_qkv, need, partial_rope_everywhere, renamed
 
-ATTENTION, SHARED = "model.layers.{}.attention.", "model.layers.{}.mlp.shared_experts."
+ATTENTION = "model.layers.{}.attention."
 QKV = f"{ATTENTION}query_key_value"
 NAMES = WeightNames(
     embedding="model.word_embeddings.weight",
@@ -25,12 +25,7 @@ NAMES = WeightNames(
     output=f"{ATTENTION}dense",
     query_norm=f"{ATTENTION}query_layernorm.weight",
     key_norm=f"{ATTENTION}key_layernorm.weight",
-    experts=ExpertNames(
-        correction="model.layers.{}.mlp.gate.expert_bias",
-        shared_gate=f"{SHARED}gate_proj",
-        shared_up=f"{SHARED}up_proj",
-        shared_down=f"{SHARED}down_proj",
-    ),
+    experts=replace(glm4_moe.NAMES, correction="model.layers.{}.mlp.gate.expert_bias"),
 )
 FIELDS = {
     "num_shared_experts": "n_shared_experts",

@@ -8,12 +8,11 @@ from ...geometry.experts import Experts
 from ...geometry.model_options import Biases
 from ..names.weight_names import WeightNames
 from . import glm4_moe
-from .deepseek import DEEPSEEK_V3
+from .deepseek import COUNTS, DEEPSEEK_V3, LATENT
 from .family import Family, need, renamed
 from .latent_sizes import sized
 
 LAYER = "model.layers.{}."
-COUNTS = {"n_routed_experts": "num_experts"}
 DEFAULTS = {"norm_topk_prob": True, "first_k_dense_replace": 3, "n_shared_experts": 1, "routed_scaling_factor": 2.5}
 POST_NORMS = WeightNames(
     attention_out_norm=f"{LAYER}post_attention_layernorm.weight",
@@ -40,7 +39,7 @@ def biases(config: HFConfig) -> Biases:
 def config_of_ultra(fields: dict[str, Any]) -> dict[str, Any]:
     need("openPangu Ultra MoE", fields, sandwich_norm=True, hidden_act="silu", rope_scaling=None)
     need("openPangu Ultra MoE", fields, param_sink_number=0, router_enable_expert_bias=False)
-    return sized(renamed(fields, COUNTS, **DEFAULTS), fields, 1536, 512, 128, 64, 128)
+    return sized(renamed(fields, COUNTS, **DEFAULTS), fields, *LATENT)
 
 
 def experts(config: HFConfig) -> tuple[Experts | None, ...]:

@@ -152,8 +152,8 @@ def dots1(model: GgufModel, head_dim: int) -> dict[str, Any]:
     }
 
 
-def softmax_counts(model: GgufModel) -> dict[str, Any]:
-    """Of experts weighed by a softmax, whose files say whether the weights are divided by their sum."""
+def deepseek(model: GgufModel, head_dim: int) -> dict[str, Any]:
+    """Files say whether the weights of the experts are divided by their sum."""
     norm = model.truth("expert_weights_norm", False)
     count, used = counts(model, norm=norm)
     return {
@@ -166,12 +166,8 @@ def softmax_counts(model: GgufModel) -> dict[str, Any]:
     }
 
 
-def deepseek(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    return softmax_counts(model)
-
-
 def bailing_moe(model: GgufModel, head_dim: int) -> dict[str, Any]:
-    found = softmax_counts(model)
+    found = deepseek(model, head_dim)
     return found | {"num_experts": found.pop("n_routed_experts"), "num_shared_experts": found.pop("n_shared_experts")}
 
 
